@@ -338,17 +338,12 @@ def _spelled_number(text: str | None) -> float:
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
-def unit_name(value: Any) -> str | None:
-    """Return the name of the unit that a value stands for, None if for none; ``ExactId(name)`` has the same name.
+def unit_names(values: Sequence[Any]) -> list[str | None]:
+    """Return the name of the unit that each value stands for, None if for none; ``ExactId(name)`` has the same name.
 
     Numbers of 2⁵³ and above, and text that spells them, name no unit, as a missing value elsewhere in the column makes
     readers round them to floats. As an `ExactId` they name one.
     """
-    return unit_names([value])[0]
-
-
-def unit_names(values: Sequence[Any]) -> list[str | None]:
-    """Return the name of each value's unit."""
     return [_name(value, form) for value, form in zip(values, cells(values), strict=True)]
 
 

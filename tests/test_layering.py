@@ -101,7 +101,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 INSIDE_FUNCTIONS = {
     "released"
 } | TOP  # layers that may import an extra (matplotlib, …) where it is used
-BY_NAME = {"contracts/schema.py": {"drafts", "diagnose"}}  # loaded when a user asks for them; they import the schema
+BY_NAME = {
+    "contracts/schema.py": {"drafts", "diagnose"}
+}  # loaded when a user asks for them; they import the schema
 
 
 def layer_of(path: Path) -> str:

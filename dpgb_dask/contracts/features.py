@@ -461,7 +461,7 @@ def _hashed(name: str, spec: Mapping[str, Any], missing: bool) -> Hashed:
 
 _Make: TypeAlias = Callable[[str, Mapping[str, Any], bool], Feature]
 
-# type: (its keys besides "type" and "missing", what makes it)
+# by type: its keys besides "type" and "missing", and what makes it
 _KINDS: dict[str, tuple[tuple[str, ...], _Make]] = {
     "numeric": (("low", "high", "integer"), _numeric),
     "categorical": (("categories",), _categorical),

@@ -223,9 +223,9 @@ def mu_of_bounded_range(epsilon: float) -> float:
     return mu_of_pure(epsilon / 2)
 
 
-def distance(min_sigma_bits: int, n_values: int = MAX_VALUES) -> float:
+def distance(min_sigma_bits: int) -> float:
     """Return τ: total variation between all releases of a fit and their rounded Gaussians, rounded up."""
-    return n_values * DISTANCE * 2.0 ** (-4 * min_sigma_bits) * (1 + 1e-12)
+    return MAX_VALUES * DISTANCE * 2.0 ** (-4 * min_sigma_bits) * (1 + 1e-12)
 
 
 def slack(epsilon: float, tau: float) -> float:

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.controller.words import EXHAUSTED, Words, collect
+from dpgb_dask.controller.words import EXHAUSTED, LOW32, U1, U2, U32, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 
@@ -41,10 +41,6 @@ SERIES_ERROR = 1 << 14  # of exp(-y) in units of 2**-64, without the terms left 
 
 DROPPED, KEPT, UNDECIDED = 0, 1, -1
 
-_U1 = np.uint64(1)
-_U2 = np.uint64(2)
-_U32 = np.uint64(32)
-_LOW32 = np.uint64(0xFFFFFFFF)
 _PLACE_BITS = np.uint64(PLACE_BITS)
 _SERIES_ERROR = np.uint64(SERIES_ERROR)
 
@@ -52,11 +48,11 @@ _SERIES_ERROR = np.uint64(SERIES_ERROR)
 @kernel
 def product(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return ⌊a b / 2**64⌋; no partial sum reaches 2**64."""
-    a1, a0 = a >> _U32, a & _LOW32
-    b1, b0 = b >> _U32, b & _LOW32
-    upper = a1 * b0 + (a0 * b0 >> _U32)
-    lower = a0 * b1 + (upper & _LOW32)
-    return a1 * b1 + (upper >> _U32) + (lower >> _U32)
+    a1, a0 = a >> U32, a & LOW32
+    b1, b0 = b >> U32, b & LOW32
+    upper = a1 * b0 + (a0 * b0 >> U32)
+    lower = a0 * b1 + (upper & LOW32)
+    return a1 * b1 + (upper >> U32) + (lower >> U32)
 
 
 @kernel
@@ -67,12 +63,12 @@ def _heights(
     high: NDArray[np.uint64],  # OUT (n_strips + 1,), from 1 on
 ) -> None:
     """Bound c f(iw) for all i by f((i+1)w) = f(iw) exp(-(2i+1)h), each product rounded outwards."""
-    twice_low, twice_high = product(ratio_low, ratio_low), product(ratio_high, ratio_high) + _U1
+    twice_low, twice_high = product(ratio_low, ratio_low), product(ratio_high, ratio_high) + U1
     for i in range(low.size - 1):
         low[i + 1] = product(low[i], ratio_low)
-        high[i + 1] = product(high[i], ratio_high) + _U1
+        high[i + 1] = product(high[i], ratio_high) + U1
         ratio_low = product(ratio_low, twice_low)
-        ratio_high = product(ratio_high, twice_high) + _U1
+        ratio_high = product(ratio_high, twice_high) + U1
 
 
 @kernel
@@ -89,13 +85,13 @@ def _judge(
     c f(n) = c f(iw) (1 - d), with y = (n² - (iw)²)/2σ² = h t (2i + t) < 0.76 and d = 1 - exp(-y) = y - y²/2! + y³/3! …
     """
     part = product(h, t)
-    y = _U2 * i * part + product(part, t)
+    y = U2 * i * part + product(part, t)
     d = term = y
     for k in range(2, TERMS + 1):
         term = product(term, y) // np.uint64(k)
         d = d - term if k % 2 == 0 else d + term
     error = _SERIES_ERROR + term
-    if v < low - min(low, product(low, d + error) + _U1):
+    if v < low - min(low, product(low, d + error) + U1):
         return KEPT
     if v >= high - product(high, d - min(d, error)):
         return DROPPED
@@ -130,7 +126,7 @@ def _fill(
     out: NDArray[np.int64],  # OUT (n,), from done on
 ) -> tuple[int, int, bool]:
     """Fill ``out`` from word ``first`` on; return how many are done, the next first word, and if it is undecided."""
-    mask = (_U1 << bits) - _U1
+    mask = (U1 << bits) - U1
     position = first
     while done < out.size and position < words.size:
         word = words[position]
@@ -147,13 +143,13 @@ def _fill(
             place = words[position]
             position += 1
             # of w = 1, j and t are 0
-            t = (place >> _U1 & mask) << (np.uint64(64) - bits if bits else bits)
+            t = (place >> U1 & mask) << (np.uint64(64) - bits if bits else bits)
             said = _judge(word - start[i] + sure[i], np.uint64(i), t, h, low[i], high[i])
             if said == UNDECIDED:
                 return done, first, True
             if said == DROPPED:
                 continue
-        size, minus = np.int64(np.uint64(i) << bits | place >> _U1 & mask), np.int64(place & _U1)
+        size, minus = np.int64(np.uint64(i) << bits | place >> U1 & mask), np.int64(place & U1)
         if minus > size:  # zero has one sign
             continue
         out[done] = size * (1 - 2 * minus)

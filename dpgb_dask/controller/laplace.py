@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.controller.gaussian import scaled_up
-from dpgb_dask.controller.words import EXHAUSTED, Words, collect
+from dpgb_dask.controller.words import EXHAUSTED, LOW32, U1, U2, U32, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
 
@@ -36,10 +36,6 @@ MAX_T = 1 << 56
 WORDS_PER_VALUE = 24  # about how many one value takes; only a first guess of how many to read
 
 _U0 = np.uint64(0)
-_U1 = np.uint64(1)
-_U2 = np.uint64(2)
-_U32 = np.uint64(32)
-_LOW32 = np.uint64(0xFFFFFFFF)
 _TWO32 = np.uint64(1 << 32)
 
 
@@ -55,12 +51,12 @@ def uniform_small(
     at least 2³² mod bound.
     """
     while position < words.size:
-        product = (words[position] >> _U32) * bound
+        product = (words[position] >> U32) * bound
         position += 1
-        low = product & _LOW32
+        low = product & LOW32
         # the remainder is below bound, so the division is needed only if low is too
         if low >= bound or low >= _TWO32 % bound:
-            return product >> _U32, position
+            return product >> U32, position
     return bound, EXHAUSTED
 
 
@@ -137,8 +133,8 @@ def _draw_laplace(
             more, position = exp_minus_one(words, position)
             if not more:
                 break
-            k += _U1
-        minus, position = uniform_small(words, position, _U2)
+            k += U1
+        minus, position = uniform_small(words, position, U2)
         if position > words.size:
             break
         if k == _U0 and j == _U0 and minus != _U0:

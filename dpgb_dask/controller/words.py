@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 SAMPLER_VERSION = 3
 BATCH_WORDS = 1 << 15  # read at a time, into one buffer: 256 KB stay in the processor's cache
 EXHAUSTED = 1 << 62  # a position beyond every buffer
+# of the type that kernels compute words in
+U1, U2, U32, LOW32 = np.uint64(1), np.uint64(2), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 Fill = Callable[[NDArray[np.uint64], int, NDArray[np.int64]], tuple[int, int]]
 

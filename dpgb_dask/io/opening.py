@@ -83,9 +83,9 @@ def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None 
     return Dataset(X, y, arrays.get(WEIGHT), layout.schema)
 
 
-def is_dataset(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> bool:
+def is_dataset(path: str | Path) -> bool:
     """Whether there is a data set at a path, complete or not."""
-    place = Place.named(path, storage_options)
+    place = Place.named(path, None)
     return place.exists() and place.is_ours()
 
 

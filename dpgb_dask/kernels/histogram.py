@@ -71,19 +71,17 @@ class Groups:
 
 
 @lru_cache(maxsize=256)
-def groups_of(
-    sizes: tuple[int, ...], most_cells: int = GROUP_CELLS, largest: int = MAX_CELLS
-) -> Groups:
+def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
     """Group features of similar size: many small ones share at most ``most_cells`` cells, and a larger one is alone.
 
     Raises
     ------
     ValueError
-        If a size is outside [1, largest].
+        If a size is outside [1, MAX_CELLS].
     """
     size = np.array(sizes, np.int64)
-    if len(size) and not 1 <= size.min() <= size.max() <= largest:
-        raise ValueError(f"A feature has a number of bins outside [1, {largest}].")
+    if len(size) and not 1 <= size.min() <= size.max() <= MAX_CELLS:
+        raise ValueError(f"A feature has a number of bins outside [1, {MAX_CELLS}].")
     order = np.argsort(size, kind="stable")
     start, cells = [0], []
     product = 1

@@ -50,7 +50,7 @@ from dpgb_dask.losses.links import (
     CLASS_CLIP,
     LINKS,
     LINKS_OF,
-    class_weights,
+    clip_multipliers,
     clipped_probabilities,
     clipped_probability,
 )
@@ -65,7 +65,7 @@ __all__ = [  # and the losses
     "NORM_SHIFT", "NORM_SIZE", "RATE_SHIFT", "RESIDUAL_SHIFT", "SOFTMAX_HESS_SCALE", "TABLE_SHIFT", "TABLE_SIZE",
     "TARGET_BITS", "AbsentLoss", "ClippedSoftmaxGradient", "FreeSquaredGradient", "Gradient", "GradientOptions",
     "LabelGradient", "LogisticGradient", "Loss", "OutsideLoss", "PoissonGradient", "SlopeGradient", "SoftmaxGradient",
-    "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "class_weights", "clipped_probabilities",
+    "SquaredGradient", "TableGradient", "check_gradient", "check_loss", "clip_multipliers", "clipped_probabilities",
     "clipped_probability", "clipped_softmax_gradient", "default_loss", "from_json", "get", "label_gradient",
     "logistic_gradient", "options_in_words", "parse", "poisson_gradient", "sigmoid", "softmax_gradient",
     "table_gradient", "table_points", "to_json", "unpack",

@@ -138,7 +138,7 @@ class Loss:
     def gradient(
         self,
         kind: str,
-        n_classes: int,
+        n_scores: int,
         *,
         second: str = "hessian",
         clip: float = 1.0,
@@ -150,8 +150,7 @@ class Loss:
         Parameters
         ----------
         kind : {"binary", "multiclass", "numeric"}
-        n_classes : int
-            Score columns.
+        n_scores : int
         second, clip, filtered, hess_scale
             As in `GradientOptions`.
 
@@ -166,7 +165,7 @@ class Loss:
             )
         asked = GradientOptions(
             kind=kind,
-            n_scores=n_classes,
+            n_scores=n_scores,
             second=second,
             clip=clip,
             filtered=filtered,

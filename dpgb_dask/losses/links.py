@@ -13,31 +13,31 @@ from numpy.typing import NDArray
 from dpgb_dask.losses.gradients import RATE_SHIFT, sigmoid
 
 
-def clipped_probability(score: NDArray[Any], clip: float = 0.5) -> NDArray[Any]:
-    """Invert the clipped link: return the q with q·min(1-p, c) = (1-q)·min(p, c), where p = sigmoid(score).
+def clipped_probability(score: NDArray[Any]) -> NDArray[Any]:
+    """Invert the clipped link: return the q with q·min(1-p, ½) = (1-q)·min(p, ½), where p = sigmoid(score).
 
-    For c = ½ and score <= 0, q = p / (p + ½); scores above 0 are symmetric (docs/default-method.md §6).
+    For score <= 0, q = p / (p + ½); scores above 0 are symmetric (docs/default-method.md §6).
     """
     p = sigmoid(score)
-    up, down = np.minimum(1 - p, clip), np.minimum(p, clip)
+    up, down = np.minimum(1 - p, 0.5), np.minimum(p, 0.5)
     return down / (up + down)
 
 
 CLASS_CLIP = 0.85  # of the gradient's norm, several classes; above √½, where two classes alone would lose consistency
 
 
-def class_weights(p: NDArray[Any], clip: float = CLASS_CLIP) -> NDArray[np.float64]:
-    """Return what a gradient p - e_k clipped to a norm is multiplied by, for every class k: (n, n_classes)."""
+def clip_multipliers(p: NDArray[Any]) -> NDArray[np.float64]:
+    """Return what a gradient p - e_k, clipped in norm, is multiplied by, for every class k: (n, n_classes)."""
     squared = 1 + (p * p).sum(axis=1, keepdims=True) - 2 * p
-    return np.asarray(np.minimum(1.0, clip / np.sqrt(np.maximum(squared, clip * clip))))
+    return np.asarray(np.minimum(1.0, CLASS_CLIP / np.sqrt(np.maximum(squared, CLASS_CLIP**2))))
 
 
-def clipped_probabilities(p: NDArray[Any], clip: float = CLASS_CLIP) -> NDArray[np.float64]:
+def clipped_probabilities(p: NDArray[Any]) -> NDArray[np.float64]:
     """Invert the clipped link of several classes: return the rates at which gradients clipped in norm sum to zero.
 
-    With p = softmax(score) these are q_k ∝ p_k / w_k, w of `class_weights` (docs/default-method.md §6).
+    With p = softmax(score) these are q_k ∝ p_k / w_k, w of `clip_multipliers` (docs/default-method.md §6).
     """
-    q = p / class_weights(p, clip)
+    q = p / clip_multipliers(p)
     return np.asarray(q / q.sum(axis=1, keepdims=True))
 
 

@@ -279,8 +279,8 @@ def test_groups_hold_every_feature_once_and_stay_small():
 
 
 def test_a_size_above_the_most_cells_is_a_group_of_its_own():
-    g = histogram.groups_of((5000, 3, 3000, 3), largest=65536)
-    assert g.cells.tolist() == [9, 3000, 5000]
+    g = histogram.groups_of((250, 3, 100, 3), most_cells=9)
+    assert g.cells.tolist() == [9, 100, 250]
     assert g.n_joint == 1
 
 

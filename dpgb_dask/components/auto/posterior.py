@@ -37,13 +37,13 @@ from dpgb_dask.losses import (
 T = TypeVar("T")
 
 
-def gradient_of(kind: str, clip: float, n_classes: int) -> Gradient:
+def gradient_of(kind: str, clip: float, n_scores: int) -> Gradient:
     """Return the integer gradient of the default loss at a clip; for a numeric target in [-1, 1], 1 is no clip."""
     if kind == "binary":
         return logistic_gradient(constants.CLIP, constants.HESS_SCALE)
     if kind == "multiclass":
         return clipped_softmax_gradient(
-            n_classes,
+            n_scores,
             clip=CLASS_CLIP,
             hess_scale=constants.HESS_SCALE,
             curvature=constants.CLASS_CURVATURE,

@@ -244,7 +244,7 @@ def observe(
     grad: NDArray[np.float64],
     hess: NDArray[np.float64],
     grad_total: float,
-    seen: Observation,
+    observed: Observation,
     *,
     hess_total: float,
     scales: NDArray[np.float64] | None,
@@ -274,7 +274,7 @@ def observe(
         The leaf that was kept back, and is the total less the others; -1 for none.
     """
     # late rounds linearise closer to the optimum, so they count more
-    keep = 1 - 1 / (seen.round + 2)
+    keep = 1 - 1 / (observed.round + 2)
     hess_of_bin, weight, precision, shift = posterior.observe(
         leaf,
         block.mass,
@@ -286,10 +286,10 @@ def observe(
         block.shift,
         (grad, hess),
         grad_total=grad_total,
-        sd=(seen.grad_sd, seen.hess_sd),
-        done=seen.round,
-        sampling=seen.sampling,
-        hess_bounds=(seen.hess_low, seen.hess_high),
+        sd=(observed.grad_sd, observed.hess_sd),
+        done=observed.round,
+        sampling=observed.sampling,
+        hess_bounds=(observed.hess_low, observed.hess_high),
         omitted=omitted,
         keep=keep,
         out=out,
@@ -297,8 +297,8 @@ def observe(
     told = Seen(
         leaf=leaf,
         weight=weight,
-        grad_sd=seen.grad_sd,
-        sampling=seen.sampling,
+        grad_sd=observed.grad_sd,
+        sampling=observed.sampling,
         keep=keep,
         curvature=hess_total / float(weight.sum()),
         scales=scales,
@@ -368,11 +368,11 @@ class Intercept:
     shift: float = 0.0
 
     def step(
-        self, grad: float, hess: float, seen: Observation, variance: float, damping: float
+        self, grad: float, hess: float, observed: Observation, variance: float, damping: float
     ) -> "Intercept":
         """Add one round's total (Σg with noise variance ``variance``, Σh) and move by a damped step."""
-        keep = 1 - 1 / (seen.round + 2)
-        told = 1 / (variance + seen.sampling * hess)
+        keep = 1 - 1 / (observed.round + 2)
+        told = 1 / (variance + observed.sampling * hess)
         precision = keep * self.precision + hess * hess * told
         shift = keep * self.shift + hess * told * (hess * self.f - grad)
         target = (shift + self.prior * self.centre) / (precision + self.prior)

@@ -26,7 +26,7 @@ from dpgb_dask.components.bins import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery
-from dpgb_dask.losses import CLASS_CLIP, LINKS_OF, class_weights, sigmoid
+from dpgb_dask.losses import CLASS_CLIP, LINKS_OF, clip_multipliers, sigmoid
 
 STEPS_TO_BALANCE = 100  # halve the distance to the balance at least every second step
 
@@ -193,10 +193,10 @@ def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     """
     p = rate
     for _ in range(STEPS_TO_BALANCE):
-        balanced = rate * class_weights(p[None])[0]
+        balanced = rate * clip_multipliers(p[None])[0]
         p = (p + balanced / balanced.sum()) / 2
     scores = np.log(p) - np.log(p).mean()
-    weight = float(rate @ class_weights(p[None])[0])
+    weight = float(rate @ clip_multipliers(p[None])[0])
     return scores, constants.CLASS_CURVATURE * weight * p * (1 - p)
 
 
