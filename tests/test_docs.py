@@ -178,8 +178,9 @@ WITHOUT_ROWS = {
     "private/reading/parquet_files.py",
     "private/reading/parsers.py",
     "private/rounds/__init__.py",
-    "private/rounds/clients.py",
     "private/rounds/messages.py",
+    "private/rounds/waiting.py",
+    "private/rounds/workers.py",
     "warning_filters.py",
 }
 

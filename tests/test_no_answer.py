@@ -16,7 +16,7 @@ from dpgb_dask import DPGBClassifier, Ledger, recipes, remote
 from dpgb_dask.errors import ClusterError, LedgerUnavailableError, StructureError
 from dpgb_dask.estimators import load
 from dpgb_dask.io import open_dataset, read_csv
-from dpgb_dask.private.rounds import clients
+from dpgb_dask.private.rounds import workers
 
 IN_PROCESS = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
 
@@ -103,7 +103,7 @@ async def never(*_args, **_kwargs):
 
 @pytest.mark.parametrize("backend", ["tasks", "comms"])
 def test_a_scheduler_that_falls_silent_in_mid_fit_ends_the_fit(backend, ledger, monkeypatch):
-    monkeypatch.setattr(clients, "LEAST_WAIT", 0.5)
+    monkeypatch.setattr(workers, "LEAST_WAIT", 0.5)
 
     def fall_silent(_label, done, _total):
         if done == 2:

@@ -14,7 +14,7 @@ from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
 from dpgb_dask.diagnose import check
 from dpgb_dask.errors import ClusterError, PlanError
 from dpgb_dask.io import open_dataset, write_dataset
-from dpgb_dask.private.rounds import clients as rounds_clients
+from dpgb_dask.private.rounds import workers
 from dpgb_dask.private.rounds import messages
 from dpgb_dask.testing import SeededNoise
 
@@ -107,7 +107,7 @@ def test_a_worker_of_another_version_that_comes_in_mid_fit_does_not_answer(monke
 
 
 def test_a_scheduler_that_does_not_answer_is_told_after_a_stated_wait(monkeypatch, ledger):
-    monkeypatch.setattr(rounds_clients, "LEAST_WAIT", 0.3)
+    monkeypatch.setattr(workers, "LEAST_WAIT", 0.3)
 
     async def never(**_):
         await asyncio.sleep(LONGEST)

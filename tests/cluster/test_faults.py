@@ -28,10 +28,10 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError
 from dpgb_dask.private.reading.ingest import read_source
-from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
-from dpgb_dask.private.rounds.clients import check_workers
+from dpgb_dask.private.rounds import open_rounds, tasks, waiting, worker_tasks
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.worker_tasks import Encoding, ResidentShard, make_shard
+from dpgb_dask.private.rounds.workers import check_workers
 
 # Dask leaves the socket of a scheduler that is gone to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -296,7 +296,7 @@ def leave(cluster, client):
     ],
 )
 def test_all_workers_leave_and_others_come(backend, with_bins, monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     expected = local_sums("binary")[0]
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", backend=backend)
@@ -341,7 +341,7 @@ def replace_workers(cluster, client):
 @pytest.mark.slow
 @pytest.mark.parametrize("refines", [False, True])
 def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     expected = local_sums("binary")[0]
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", chunks=50, refines=refines)
@@ -354,7 +354,7 @@ def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkey
 
 @pytest.mark.parametrize("when", ["after the survey", "while a shard is made again"])
 def test_all_workers_leave_and_others_come_while_tasks_are_placed(when, monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     expected = local_sums("binary")[0]
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", chunks=50)
@@ -384,7 +384,7 @@ def test_all_workers_leave_and_others_come_while_tasks_are_placed(when, monkeypa
 
 @pytest.mark.slow
 def test_all_workers_are_replaced_while_surveys_are_added(monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     expected = local_sums("binary")[1]
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
         rounds = rounds_of("binary", chunks=50)
@@ -425,7 +425,7 @@ def deadly(block, block_info=None):
 
 @pytest.mark.slow
 def test_a_chunk_that_kills_every_worker_is_an_error(monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     x, y, _ = rows_of("binary")
     x = da.from_array(x.to_numpy(), chunks=(1000, 3))
     x = x.map_blocks(deadly, dtype=float, meta=np.empty((0, 0)))

@@ -25,7 +25,7 @@ from waiting import LONGEST
 
 from dpgb_dask import Schema
 from dpgb_dask.errors import ClusterError
-from dpgb_dask.private.rounds import clients, tasks, worker_tasks
+from dpgb_dask.private.rounds import waiting, worker_tasks, workers
 from dpgb_dask.testing import SeededNoise
 
 # Dask leaves the socket of a worker that is gone to the garbage collector
@@ -161,7 +161,7 @@ def hit(folder, scenario, cluster_of, fault, moment, k, expected, seed=0):
 def test_a_fault_at_a_moment(
     scenario, fault, every, undisturbed, tmp_path, monkeypatch, record_property
 ):
-    monkeypatch.setattr(tasks, "LOOK", 0.2)
+    monkeypatch.setattr(waiting, "LOOK", 0.2)
     *expected, seen = undisturbed(scenario)
     met = 0
     for number, (moment, count) in enumerate(list(seen.items())[::every]):
@@ -216,7 +216,7 @@ def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
 
     with small_cluster(1) as cluster, Client(cluster) as client:
         with pytest.raises(ClusterError, match="Broken failed on a worker: ZeroDivisionError") as e:
-            clients.register(client, Broken())
+            workers.register(client, Broken())
         assert e.value.__context__ is None
         assert "17" not in str(e.value)
 

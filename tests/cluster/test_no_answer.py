@@ -14,7 +14,7 @@ from small_fits import chunked, estimator
 from dpgb_dask import clients
 from dpgb_dask.cli.options import joined
 from dpgb_dask.errors import ClusterError, StructureError
-from dpgb_dask.private.rounds import clients as rounds_clients
+from dpgb_dask.private.rounds import workers
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def mute_scheduler(cluster):
 
 
 def test_a_scheduler_that_fell_silent(ledger, monkeypatch):
-    monkeypatch.setattr(rounds_clients, "LEAST_WAIT", 0.3)
+    monkeypatch.setattr(workers, "LEAST_WAIT", 0.3)
     with (
         LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
         Client(cluster),

@@ -14,9 +14,9 @@ from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.rows import Source
-from dpgb_dask.private.rounds.clients import check_workers, on_a_worker
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 from dpgb_dask.private.rounds.tasks import TaskRounds
+from dpgb_dask.private.rounds.workers import check_workers, on_a_worker
 from dpgb_dask.remote import check_writable, is_url
 
 ON_CLUSTER = ("tasks", "comms")

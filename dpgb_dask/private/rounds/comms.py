@@ -20,9 +20,9 @@ import numpy as np
 from distributed import Client, Future, Worker, WorkerPlugin
 
 from dpgb_dask.errors import LackingPartsError
-from dpgb_dask.private.rounds.clients import register
 from dpgb_dask.private.rounds.messages import lacks_parts
 from dpgb_dask.private.rounds.worker_tasks import Failure, Reply, add_replies, answer
+from dpgb_dask.private.rounds.workers import register
 
 OP = "dpgb_round"
 FAN_OUT = 8  # workers below one worker

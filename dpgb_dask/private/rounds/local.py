@@ -1,7 +1,6 @@
 """Rounds in this process: one shard and a pool of threads, without a cluster."""
 
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -71,14 +70,9 @@ class LocalRounds(SealedRounds):
         refines: bool = False,
     ) -> None:
         self._source = source
-        super().__init__(reading)
-        self._execution = execution
-        self._known_bins = None if refines else bins
-        self._refines = refines
-        self._id = uuid.uuid4().hex[:12]
+        super().__init__(reading, execution, bins, refines=refines)
         self._n_threads = execution.n_threads or default_threads()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
-        self._surveyed: Surveyed | None = None
         self._unbinned: dict[
             int, Encoded
         ] = {}  # unbinned chunks, kept as long as they may be needed
@@ -155,11 +149,6 @@ class LocalRounds(SealedRounds):
         parts, survey = self._read(self._encoding(None, with_survey=True))
         self._unbinned = {part.chunks[0]: part for part in parts}
         return survey
-
-    def _encoding(self, bins: Sequence[FeatureBins] | None, *, with_survey: bool) -> Encoding:
-        return Encoding.of(
-            self._id, self._reading, bins, self._execution, with_survey, refines=self._refines
-        )
 
     def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> Survey | None:
         """Make the shard; return the survey of its rows if ``with_survey``."""

@@ -1,18 +1,21 @@
 """What every back end does with a query, wherever the rows are: it answers from the survey or the rows, and seals."""
 
+import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
 from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
-from dpgb_dask.contracts.model import Model, check_model
-from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.model import FeatureBins, Model, check_model
+from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
 from dpgb_dask.errors import PlanError
 from dpgb_dask.private.reading.chunks import Reading, Survey
 from dpgb_dask.private.reading.rows import changed
+from dpgb_dask.private.rounds.worker_tasks import Encoding
 from dpgb_dask.private.sensitivity import sensitivity
 
 
@@ -86,14 +89,31 @@ class SealedRounds(ABC):
     Parameters
     ----------
     reading : Reading
+    execution : Execution
+    bins : sequence of FeatureBins or None
+        Bins that are known before the rows are read: the survey's pass then encodes too.
+    refines : bool
+        Whether other bins will follow.
 
     Privacy
     -------
     Private side. The sums leave sealed, with the sensitivity that their query states.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        execution: Execution,
+        bins: Sequence[FeatureBins] | None,
+        *,
+        refines: bool,
+    ) -> None:
+        self._id = uuid.uuid4().hex[:12]
         self._reading = reading
+        self._execution = execution
+        self._known_bins = None if refines else bins
+        self._refines = refines
+        self._surveyed: Surveyed | None = None
         self._fitting: Model | None = None  # the last model, which fits the schema
 
     def _sealed(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
@@ -115,6 +135,11 @@ class SealedRounds(ABC):
                 self._fitting = model
             sums = self._sums(model, query)
         return Raw(sums, bound)
+
+    def _encoding(self, bins: Sequence[FeatureBins] | None, *, with_survey: bool) -> Encoding:
+        return Encoding.of(
+            self._id, self._reading, bins, self._execution, with_survey, refines=self._refines
+        )
 
     @abstractmethod
     def _survey(self) -> Surveyed:

@@ -5,14 +5,13 @@ updates its scores to the model in the message, and its sums are the same. If a 
 damaged, it replies so, and the shard is made again in the same way.
 """
 
-import asyncio
 import gc
 import pickle
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
@@ -24,15 +23,10 @@ import numpy as np
 import pandas as pd
 from dask.delayed import delayed
 from distributed import (
-    CancelledError,
     Future,
-    KilledWorker,
-    as_completed,
     get_worker,
-    wait,
 )
 from distributed.client import ClosedClientError
-from distributed.comm.core import CommClosedError
 from numpy.typing import NDArray
 
 from dpgb_dask.clients import Connection
@@ -43,7 +37,6 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import (
     ChunkError,
-    ClusterError,
     DPGBError,
     LackingPartsError,
     ShardError,
@@ -66,10 +59,10 @@ from dpgb_dask.private.reading.rows import (
     starts_of,
 )
 from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
-from dpgb_dask.private.rounds.clients import all_paused, call_a_worker, no_worker, register, told
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
+from dpgb_dask.private.rounds.waiting import LOST, NoWorkersError, Waiting, dying, error_of, lost
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
     Encoding,
@@ -85,7 +78,6 @@ from dpgb_dask.private.rounds.worker_tasks import (
     encode_chunk,
     encode_unbinned,
     failure_of,
-    first_failure,
     forget_survey,
     join_encoded,
     length_of_chunk,
@@ -97,6 +89,7 @@ from dpgb_dask.private.rounds.worker_tasks import (
     recall_chunk,
     survey_of,
 )
+from dpgb_dask.private.rounds.workers import register
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -111,20 +104,6 @@ GRAPH_BYTES = 4 << 20  # rows in memory are sent in graphs below the 10 MB that 
 MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
 SOONER = 10  # priority of tasks that add parts, above the tasks that make parts, so that parts do not pile up
-POLL = 0.01  # seconds between two checks of which tasks have ended
-LOOK = 2.0  # seconds between two checks of whether there are workers, during a long wait
-
-# raised by Dask if the scheduler is gone, was restarted, or has forgotten this client
-LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientError, OSError)
-RESUME = "A fit that had begun can be resumed on a cluster that runs."
-
-
-class NoWorkersError(Exception):
-    """Raised if all workers that shards were placed on have left.
-
-    Dask would wait for ever: a task with preferred workers that also allows others is not scheduled again once there
-    was no worker at all (distributed 2026.8, ``bulk_schedule_unrunnable_after_adding_worker``).
-    """
 
 
 def answer_round(resident: ResidentShard | Failure, **message: bytes) -> Reply | Failure:
@@ -152,20 +131,14 @@ def _on_cluster(
         except DPGBError:
             raise
         except LOST as error:
-            lost = _lost(error)
+            gone = lost(error)
         except Exception as error:
             if self.client.status == "running":
                 raise
-            lost = _lost(error)
-        raise lost  # outside the except block, which would keep Dask's error as its context
+            gone = lost(error)
+        raise gone  # outside the except block, which would keep Dask's error as its context
 
     return run
-
-
-def _lost(error: BaseException) -> ClusterError:
-    return ClusterError(
-        f"The cluster's scheduler went away, or was restarted ({type(error).__name__}). {RESUME}"
-    )
 
 
 class TaskRounds(SealedRounds):
@@ -205,25 +178,18 @@ class TaskRounds(SealedRounds):
         kernels: tuple[str, ...] | None = (),
     ) -> None:
         self.client = connection.client
-        super().__init__(reading)
+        super().__init__(reading, execution, bins, refines=refines)
         self._kernels = kernels
-        self._execution = execution
         self._connection = connection
-        self._id = uuid.uuid4().hex[:12]
-        self._surveyed: Surveyed | None = None
+        self._waiting = Waiting(connection.client, execution.worker_wait)
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
-        self._known_bins = None if refines else bins
-        self._refines = refines
         self._unbinned: list[Part] = []  # unbinned chunks, kept as long as they may be needed
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
         self._numbers = count()  # of shards: a shard that is made again has a new number
-        self._homes: set[str] = set()  # workers that shards were placed on
         self._given_up = 0  # how often all workers have left since the last answer
-        self._alone_since: float | None = None
-        self._call: Future[int] | None = None  # while there is no worker
         self._n_left = n_rounds
         self._sender = Sender()
         self._tree = CommTree(self.client, self._execution.worker_wait)
@@ -257,7 +223,7 @@ class TaskRounds(SealedRounds):
         self._surveyed = None
         self._units = None
         self._job = None
-        self._call = None
+        self._waiting.close()
         self._connection.close()
 
     @_on_cluster
@@ -337,14 +303,16 @@ class TaskRounds(SealedRounds):
 
     def _survey(self) -> Surveyed:
         if self._surveyed is None:
-            self._workers()
+            self._waiting.workers()
             units = 0
             if self._with_units:
                 self._units = self._sum_chunks(count_chunk, add_unit_counts)
-                (units,) = self._values(self._map(mark_of, [self._units]))
+                (units,) = self._waiting.values(self._map(mark_of, [self._units]))
             elif self._reading.rows_key is not None:
                 if self._lengths is None:
-                    lengths = self._values([self._sum_chunks(length_of_chunk, np.concatenate)])
+                    lengths = self._waiting.values(
+                        [self._sum_chunks(length_of_chunk, np.concatenate)]
+                    )
                 else:
                     lengths = [np.array(self._lengths, np.int64)]
                 self._reading = replace(self._reading, starts=starts_of(lengths))
@@ -398,10 +366,10 @@ class TaskRounds(SealedRounds):
     ) -> None:
         """Wait for some tasks; if each is made from a group of parts, release the group as soon as its task ends."""
         group_of = {future.key: group for future, group in zip(made, groups, strict=False)}
-        for future in self._completed(made):
+        for future in self._waiting.completed(made):
             group = group_of.get(future.key, [])
             if future.status != "finished":
-                raise self._failed([*group, future])
+                raise error_of([*group, future])
             group.clear()
 
     # ---- shards
@@ -421,16 +389,11 @@ class TaskRounds(SealedRounds):
         del read  # so that Dask frees the surveys
         self._unbinned = list(zip(own, kept, strict=True))
         self._finish(kept)
-        (survey,) = self._values([summed])
+        (survey,) = self._waiting.values([summed])
         assert isinstance(survey, Survey)
         return survey
 
-    def _encoding(self, bins: tuple[FeatureBins, ...] | None, *, with_survey: bool) -> Encoding:
-        return Encoding.of(
-            self._id, self._reading, bins, self._execution, with_survey, refines=self._refines
-        )
-
-    def _encode(self, bins: tuple[FeatureBins, ...], *, with_survey: bool = False) -> list[Survey]:
+    def _encode(self, bins: Sequence[FeatureBins], *, with_survey: bool = False) -> list[Survey]:
         """Make a shard on every worker; return the shards' surveys if ``with_survey``."""
         self._shards = {}
         self._job = self._encoding(bins, with_survey=with_survey)
@@ -455,10 +418,10 @@ class TaskRounds(SealedRounds):
         """
         self._given_up += 1
         if self._given_up > MOST_REMAKES:
-            raise _dying()
+            raise dying()
         self._shards = {}
         self._unbinned = []
-        self._homes = set()
+        self._waiting.homes = set()
         gc.collect()  # a wait that timed out leaves a cycle of frames, which refers to the tasks waited for
         return range(len(self._chunks))
 
@@ -495,16 +458,16 @@ class TaskRounds(SealedRounds):
         if self._execution.backend == "auto" and not self._by_comms:
             # Dask may move a task to an idle worker, but rows on scratch cannot be moved; over comms nothing is moved
             told = self._map(lies_on_scratch, list(self._shards.values()))
-            self._by_comms = any(self._gathered(told))
+            self._by_comms = any(self._waiting.gathered(told))
 
     def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
         """Encode chunks, or survey them unbinned if there are no bins, an equal share on each worker."""
         if not chunks:
             return []
-        workers = self._workers()
-        self._look_for_homes(self._shards.values())  # before others become homes
+        workers = self._waiting.workers()
+        self._waiting.look_for_homes(self._shards.values())  # before others become homes
         workers = workers[: len(chunks)]
-        self._homes |= set(workers)
+        self._waiting.homes |= set(workers)
         shares = _shares(chunks, len(workers))
         where = [_softly(worker) for worker in workers]
         found = [
@@ -531,9 +494,9 @@ class TaskRounds(SealedRounds):
             return []
         held = self._map(pass_on, [job])[0]
         groups = self._by_worker(there)
-        self._look_for_homes([part for _, part in there])  # before others become homes
+        self._waiting.look_for_homes([part for _, part in there])  # before others become homes
         there.clear()
-        self._homes |= set(groups)
+        self._waiting.homes |= set(groups)
         if not self._refines:
             self._unbinned = []
         made: list[Part] = []
@@ -543,7 +506,7 @@ class TaskRounds(SealedRounds):
             made += zip(own, codes, strict=True)
             del parts
         self._finish([part for _, part in made])
-        failures = self._gathered(self._map(failure_of, [part for _, part in made]))
+        failures = self._waiting.gathered(self._map(failure_of, [part for _, part in made]))
         for failure in failures:
             if failure is not None and not failure.lost:
                 raise failure.error
@@ -560,9 +523,9 @@ class TaskRounds(SealedRounds):
 
     def _by_worker(self, made: list[Part]) -> dict[str, list[Part]]:
         """Group parts by the worker that holds them; parts lost meanwhile are made again on the first worker."""
-        default = self._workers()[0]
+        default = self._waiting.workers()[0]
         keys = [part.key for _, part in made]
-        holders = told(self.client, self._execution.worker_wait, "who_has", keys=keys)
+        holders = self._waiting.asked("who_has", keys=keys)
         groups: dict[str, list[Part]] = {}
         for own, part in made:
             groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
@@ -578,7 +541,7 @@ class TaskRounds(SealedRounds):
         self, numbers: Sequence[int], found: list[Future[Any]], job: Encoding, **where: Any
     ) -> list[Future[Any]]:
         """Return chunks as codes: those that were read back, and the others encoded from the source."""
-        missing = self._gathered(self._map(failure_of, found)) if found else []
+        missing = self._waiting.gathered(self._map(failure_of, found)) if found else []
         pairs = zip(numbers, found, missing, strict=False)
         there = {k: chunk for k, chunk, failure in pairs if failure is None}
         rest = [k for k in numbers if k not in there]
@@ -653,7 +616,7 @@ class TaskRounds(SealedRounds):
         while True:
             replies = None
             with suppress(NoWorkersError):
-                replies = self._gathered(start())
+                replies = self._waiting.gathered(start())
             if replies is None:
                 self._make_shards(self._give_up_shards())
                 continue
@@ -704,96 +667,6 @@ class TaskRounds(SealedRounds):
             raise changed()
         return sum_arrays([reply.sums for reply in replies])
 
-    # ---- waiting
-
-    def _workers(self) -> list[str]:
-        """Return the workers' addresses; if there is no worker, wait for one."""
-        while not (workers := self._look()):
-            time.sleep(0.1)
-        return workers
-
-    def _look(self) -> list[str]:
-        """Return the workers' addresses. Called during every wait, so that none lasts for ever.
-
-        Raises
-        ------
-        ClusterError
-            If there has been no worker, or none that is not paused, or no answer of the scheduler, for ``worker_wait``
-            seconds.
-        """
-        seconds = self._execution.worker_wait
-        asked = partial(told, self.client, seconds)
-        workers = sorted(asked("ncores"))
-        works = bool(workers) and not all_paused(asked)
-        now = time.monotonic()
-        self._call = None if workers else self._call or call_a_worker(self.client)
-        if works or self._alone_since is None:
-            self._alone_since = None if works else now
-        elif now - self._alone_since >= seconds:
-            self._call = None
-            raise no_worker(seconds, paused=bool(workers))
-        return workers
-
-    def _look_for_homes(self, waiting: Iterable[Future[Any]]) -> None:
-        """Check that the tasks waited for can still run; if not, make Dask forget them and the tasks that they need.
-
-        Raises
-        ------
-        NoWorkersError
-            If all workers that they were placed on have left, and others have come.
-        """
-        workers = self._look()
-        if workers and self._homes and self._homes.isdisjoint(workers):
-            self.client.cancel(list(waiting))
-            raise NoWorkersError
-
-    @property
-    def _pulse(self) -> float:
-        return min(LOOK, self._execution.worker_wait / 2)
-
-    def _completed(self, futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
-        """Yield tasks as they end."""
-        left = set(futures)
-        ending = as_completed(left)  # only one: each as_completed follows its tasks until they end
-        looked = time.monotonic()
-        while left:
-            for future in ending.next_batch(block=False):
-                left.discard(future)
-                yield future
-            if time.monotonic() - looked > self._pulse:
-                self._look_for_homes(left)
-                looked = time.monotonic()
-            if left and not ending.has_ready():
-                time.sleep(POLL)
-
-    def _gathered(self, futures: list[Future[Any]]) -> list[Any]:
-        """Return the results of tasks, including failures; of an error of the cluster or a reader only its type."""
-        while not _wait(futures, self._pulse):
-            self._look_for_homes(futures)
-        try:
-            values: list[Any] = self.client.gather(futures)
-        except Exception as error:
-            failed = _failure(error, f"The cluster failed to answer: {type(error).__name__}.")
-        else:
-            return values
-        raise failed  # outside the except block, which would keep the other error as its context
-
-    def _values(self, futures: list[Future[Any]]) -> list[Any]:
-        """Return the results of tasks, or raise the first failure among them."""
-        values = self._gathered(futures)
-        failure = first_failure(values)
-        if failure is not None:
-            raise failure.error
-        return values
-
-    def _failed(self, parts: Sequence[Future[Any]]) -> DPGBError:
-        """Return the error of the first failed part; only its type, as a reader's message may contain a row's value."""
-        for part in parts:
-            if part.status == "error":
-                error = part.exception()
-                return _failure(error, str(failed_to_load(kind_of(error))))
-        return _lost(CancelledError())
-
 
 def _shares(numbers: Sequence[int], n: int) -> list[Sequence[int]]:
     """Cut a sequence into n runs of neighbours."""
@@ -804,32 +677,6 @@ def _shares(numbers: Sequence[int], n: int) -> list[Sequence[int]]:
 def _softly(worker: str) -> dict[str, Any]:
     """Return the options that make a task prefer a worker; it may run elsewhere, as the worker may leave."""
     return {"workers": [worker], "allow_other_workers": True}
-
-
-def _wait(futures: list[Future[Any]], seconds: float) -> bool:
-    """Wait for tasks; return whether they ended in time."""
-    try:
-        wait(futures, timeout=seconds)
-    except TimeoutError:
-        return False
-    return True
-
-
-def _failure(error: BaseException, otherwise: str) -> DPGBError:
-    """Return our own error for an error of Dask or of a reader."""
-    if isinstance(error, KilledWorker):
-        return _dying()
-    if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
-        return _lost(error)
-    return ChunkError(otherwise)
-
-
-def _dying() -> ClusterError:
-    return ClusterError(
-        "Workers died again and again over the same chunk or shard (more often than"
-        f" distributed.scheduler.allowed-failures, or all of them {MOST_REMAKES} times), as they do when memory is"
-        f" short. Give them more, or choose a smaller memory_limit or smaller chunks. {RESUME}"
-    )
 
 
 def _columns(block: Any) -> tuple[Any, ...]:
