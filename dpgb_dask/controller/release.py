@@ -25,7 +25,7 @@ from dpgb_dask.controller.choices import Choice, SharedChoice
 from dpgb_dask.controller.gaussian import MAX_SIGMA, DiscreteGaussian
 from dpgb_dask.controller.laplace import MAX_T, DiscreteLaplace
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.ledger_book import Opened, Terms
+from dpgb_dask.controller.ledger_book import Account, Opened, Terms
 from dpgb_dask.controller.noise import (
     FitKey,
     NoiseSource,
@@ -210,13 +210,8 @@ class Controller:
         secret = source.fit_key()
         key = FitKey(secret)
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
-        bits = 0  # Laplace noise needs no slack
-        if not pure:
-            bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
-        if not pure and ledger is not None and account is not None:
-            charged = ledger.account(account)
-            if charged.analysis == "gdp":  # the slack counts at the account's epsilon too
-                bits = max(bits, accounting.min_sigma_bits_for(charged.epsilon, charged.delta))
+        charged = None if ledger is None or account is None else ledger.account(account)
+        bits = _min_sigma_bits(budget, charged, pure=pure)
         terms = Terms(
             epsilon=float(budget.epsilon),
             delta=float(budget.delta),
@@ -233,24 +228,9 @@ class Controller:
             who=_who(),
             bill=tuple(bill),
         )
-        fit_id = secrets.token_hex(12)
         private = type(source) is SecretNoise  # no other class is trusted to be secret
-        if not private:
-            # the same fit gets the same id, so that its model file is the same to the byte, however its facts are
-            # worded and whoever runs it; its unit and its bill follow from the digest and the price
-            words = ("facts", "unit_id", "who", "bill")
-            known = {name: value for name, value in terms.to_json().items() if name not in words}
-            content = json.dumps(known, sort_keys=True).encode()
-            fit_id = "seeded-" + key.seal("fit id", content)[:24]
-        book = ledger
-        if book is None:
-            book = Ledger.in_memory()
-            book.open_account(
-                IN_MEMORY_ACCOUNT,
-                epsilon=budget.epsilon,
-                delta=budget.delta,
-                analysis="pure" if pure else "gdp",
-            )
+        fit_id = secrets.token_hex(12) if private else _seeded_id(terms, key)
+        book = _ledger_for(budget, pure=pure) if ledger is None else ledger
         lease = secrets.token_hex(16)
         book.reserve(account or IN_MEMORY_ACCOUNT, fit_id, terms, lease, secret)
         try:
@@ -607,6 +587,39 @@ class Controller:
 
     def __repr__(self) -> str:
         return f"Controller(fit_id={self.fit_id!r}, releases={len(self._receipts)}, private={self.private})"
+
+
+def _min_sigma_bits(budget: Budget, charged: Account | None, *, pure: bool) -> int:
+    """Return how finely a fit draws its noise: enough for its own budget, and for that of the account charged."""
+    if pure:  # Laplace noise needs no slack
+        return 0
+    bits = accounting.min_sigma_bits_for(budget.epsilon, budget.delta)
+    if charged is None or charged.analysis != "gdp":
+        return bits
+    # the slack counts at the account's epsilon too
+    return max(bits, accounting.min_sigma_bits_for(charged.epsilon, charged.delta))
+
+
+def _seeded_id(terms: Terms, key: FitKey) -> str:
+    """Return the id of a fit with test noise: of the same fit the same, so that its model file is, to the byte.
+
+    However its facts are worded and whoever runs it; its unit and its bill follow from the digest and the price.
+    """
+    words = ("facts", "unit_id", "who", "bill")
+    known = {name: value for name, value in terms.to_json().items() if name not in words}
+    return "seeded-" + key.seal("fit id", json.dumps(known, sort_keys=True).encode())[:24]
+
+
+def _ledger_for(budget: Budget, *, pure: bool) -> Ledger:
+    """Return a ledger in memory for a single fit."""
+    book = Ledger.in_memory()
+    book.open_account(
+        IN_MEMORY_ACCOUNT,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        analysis="pure" if pure else "gdp",
+    )
+    return book
 
 
 def _content(receipt: Receipt, value: Vector) -> bytes:

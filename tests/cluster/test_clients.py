@@ -14,8 +14,7 @@ from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
 from dpgb_dask.diagnose import check
 from dpgb_dask.errors import ClusterError, PlanError
 from dpgb_dask.io import open_dataset, write_dataset
-from dpgb_dask.private.rounds import workers
-from dpgb_dask.private.rounds import messages
+from dpgb_dask.private.rounds import messages, workers
 from dpgb_dask.testing import SeededNoise
 
 SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(3)}, classes=[0, 1])
