@@ -7,7 +7,7 @@
 | pure | ε | refused | as it is | as it is |
 
 **A pure fit** costs in μ² and ρ the sum over its releases, which is far less than one release of the whole ε. Its plan
-says before the fit what it asks at most (`spending.Item`): that is charged, and `Rounds` is the filter that its opened
+says before the fit what it asks at most (`spending.Item`): that is charged, and `RoundCosts` is the filter that its opened
 rounds must stay within, in the account's unit, beside the filter in ε. All queries on one sample of rows are together
 one mechanism, whose ε is fixed before the fit: it is charged when the first of them is asked, and they must stay within
 it. A plan that cannot say what it asks costs as much as one release of the whole ε.
@@ -132,7 +132,7 @@ def is_itemised(bill: Sequence[Item], analysis: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundCosts:
     """What the opened rounds of a pure fit cost an account in μ² or ρ, each by itself: a filter (docs/privacy.md P11).
 
     Parameters

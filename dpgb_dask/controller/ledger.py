@@ -36,7 +36,7 @@ from sqlalchemy.pool import StaticPool
 from dpgb_dask.contracts.queries import ChoiceQuery, GradientQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units
-from dpgb_dask.controller.account_units import Rounds
+from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.ledger_book import (
     Account,
     Book,
@@ -1286,7 +1286,7 @@ def _check_follows(fit_id: str, position: int, last: int) -> None:
 
 def _opening(
     fit_id: str, position: int, query: Query, running: Running
-) -> tuple[Spending, Rounds | None, dict[str, Any]]:
+) -> tuple[Spending, RoundCosts | None, dict[str, Any]]:
     """Return what a fit spends with one more round, in its currency and in its account's unit; and what is recorded.
 
     Raises

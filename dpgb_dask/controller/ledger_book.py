@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import KINDS, Item, Spending
 from dpgb_dask.controller import account_units, accounting
-from dpgb_dask.controller.account_units import Rounds
+from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.ledger_files import GENESIS, Head
 from dpgb_dask.controller.ledger_tables import (
     ACCOUNTS,
@@ -802,7 +802,7 @@ class Running:
         The newest of these rounds.
     sampled : bool
         Whether one of these rounds was on a sample of rows.
-    charged : Rounds or None
+    charged : RoundCosts or None
         What its opened rounds cost the account, if it is charged by its bill.
     """
 
@@ -813,7 +813,7 @@ class Running:
     rounds: int = 0
     newest: Opened | None = None
     sampled: bool = False
-    charged: Rounds | None = None
+    charged: RoundCosts | None = None
 
 
 class Tally:
@@ -929,7 +929,7 @@ class Tally:
         self.fits[fit_id] = {
             "account": name, "state": "RESERVED", "price": charge, "terms": digest(row["body"]), "fingerprint": "",
         }  # fmt: skip
-        charged = Rounds.of(terms.bill, account["analysis"]) if terms.pure else None
+        charged = RoundCosts.of(terms.bill, account["analysis"]) if terms.pure else None
         self.running[fit_id] = Running(
             row["seq"], terms, charge, Spending(pure=terms.pure), charged=charged
         )

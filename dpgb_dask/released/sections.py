@@ -13,7 +13,7 @@ _LABEL = 12  # least width of the first column of facts
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactRows:
     """Names and values."""
 
     rows: tuple[tuple[str, str], ...]
@@ -56,13 +56,13 @@ class Section:
     Parameters
     ----------
     title : str
-    parts : tuple of Facts, Table, Points or Words
+    parts : tuple of FactRows, Table, Points or Words
     first : bool
         Whether a notebook shows it at once; it shows the others when their heading is clicked.
     """
 
     title: str
-    parts: tuple[Facts | Table | Points | Words, ...]
+    parts: tuple[FactRows | Table | Points | Words, ...]
     first: bool = False
 
 
@@ -75,18 +75,18 @@ def as_text(title: str, sections: Sequence[Section]) -> str:
     for section in sections:
         lines += ["", section.title, "-" * len(section.title)]
         for number, part in enumerate(section.parts):
-            if number and not isinstance(part, Facts):
+            if number and not isinstance(part, FactRows):
                 lines.append("")
             lines += _lines(part)
     return "\n".join(lines)
 
 
-def _lines(part: Facts | Table | Points | Words) -> list[str]:
+def _lines(part: FactRows | Table | Points | Words) -> list[str]:
     if isinstance(part, Words):
         return _wrapped(part.text, *(("!!! ", "    ") if part.mark == "loud" else ("", "")))
     if isinstance(part, Points):
         return [line for item in part.items for line in _wrapped(item, "  - ", "    ")]
-    if isinstance(part, Facts):
+    if isinstance(part, FactRows):
         width = min(max([_LABEL, *(len(name) for name, _ in part.rows)]), WIDTH // 3)
         indent = " " * (width + 1)
         return [
@@ -183,12 +183,12 @@ def _section(section: Section, *, folded: bool) -> str:
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
-def _part(part: Facts | Table | Points | Words) -> str:
+def _part(part: FactRows | Table | Points | Words) -> str:
     if isinstance(part, Words):
         return f"<p{part.mark and f' class={part.mark}'}>{_escape(part.text)}</p>"
     if isinstance(part, Points):
         return "<ul>" + "".join(f"<li>{_escape(item)}</li>" for item in part.items) + "</ul>"
-    if isinstance(part, Facts):
+    if isinstance(part, FactRows):
         rows = (
             f'<tr><th scope="row">{_escape(name)}</th><td>{_escape(value)}</td></tr>'
             for name, value in part.rows

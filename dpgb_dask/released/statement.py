@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dpgb_dask.released.sections import Facts, Points, Section, Table, Words
+from dpgb_dask.released.sections import FactRows, Points, Section, Table, Words
 
 OUTSIDE = (
     "Outside the guarantee: run times, rows per second and task counts (for the operator only); any score computed on"
@@ -61,12 +61,12 @@ def sections(report: Any) -> tuple[Section, ...]:
     """
     return (
         Section("What is promised", (*_warnings(report), *_promise(report)), first=True),
-        Section("The guarantee", (Facts(_guarantee(report)),), first=True),
-        Section("The fit", (Facts(_fit(report)),)),
-        Section("Every release and its price", (_releases(report), Facts(_mechanisms(report)))),
+        Section("The guarantee", (FactRows(_guarantee(report)),), first=True),
+        Section("The fit", (FactRows(_fit(report)),)),
+        Section("Every release and its price", (_releases(report), FactRows(_mechanisms(report)))),
         *_listed("Expected signal and noise", report.signal),
         *_listed("Released shares of rows, ± one standard deviation of the noise", _shares(report)),
-        Section("Taken as public", (Facts(tuple(_public(report.public))),)),
+        Section("Taken as public", (FactRows(tuple(_public(report.public))),)),
         *_listed("Assumed", report.assumptions),
         *_listed("Deviations from the source", report.deviations or ("none",)),
         *_listed("Changes after the fit", report.edits or ("none",)),
@@ -243,7 +243,7 @@ def _listed(title: str, items: tuple[str, ...]) -> list[Section]:
 
 def _digests(report: Any) -> list[Section]:
     rows = tuple((PARTS.get(name, name), digest) for name, digest in report.digests.items())
-    return [Section("Digests (SHA-256)", (Facts(rows),))] if rows else []
+    return [Section("Digests (SHA-256)", (FactRows(rows),))] if rows else []
 
 
 def _public(facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import account_units, accounting
-from dpgb_dask.controller.account_units import Rounds
+from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.choices import Choice
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.released.report import PrivacyReport
@@ -26,7 +26,7 @@ def account_charge(report: PrivacyReport, bill: Sequence[Item], analysis: str) -
         What a pure fit asked at most; empty if its plan does not say.
     analysis : str
     """
-    rounds = Rounds.of(bill, analysis) if report.stopped else None
+    rounds = RoundCosts.of(bill, analysis) if report.stopped else None
     if rounds is None:
         price = report.charged if report.stopped else report.declared
         return account_units.charge(price, pure=report.pure, analysis=analysis, bill=bill)

@@ -11,7 +11,7 @@ from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.queries import PRICE_ONE, CountQuery, RowDraw, TreeSumsQuery
 from dpgb_dask.contracts.spending import Item, Spending, amplified, price_on_sample
 from dpgb_dask.controller import account_units
-from dpgb_dask.controller.account_units import Rounds
+from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.accounting import delta_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import logistic_gradient
@@ -324,8 +324,8 @@ def curve(protocol, e, *, removed):
 
 
 def cost_of(history, sample):
-    """Return the charge of a transcript in μ² by `Rounds`, with the ε of its samples."""
-    rounds = Rounds("gdp", sample)
+    """Return the charge of a transcript in μ² by `RoundCosts`, with the ε of its samples."""
+    rounds = RoundCosts("gdp", sample)
     for asked, _ in history:
         cost = rounds.cost(units(asked.epsilon), asked.draw, choice=False)
         rounds = rounds.plus(cost, asked.draw)

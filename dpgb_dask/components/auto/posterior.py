@@ -16,7 +16,7 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, l2_norm, natural, noise_sd
 from dpgb_dask.components.auto import smoothing
 from dpgb_dask.components.auto.noise import DRAWS
-from dpgb_dask.components.auto.reference import LeafSums
+from dpgb_dask.components.auto.reference import TableSums
 from dpgb_dask.components.auto.residuals import Look, Residuals, edges_for
 from dpgb_dask.components.auto.schedules import BudgetSplit
 from dpgb_dask.components.auto.smoothing import Intercept, Observation, TablePosterior
@@ -317,7 +317,7 @@ def round_price(price: int, done: int, n_rounds: int) -> int:
 def learn(
     memory: PosteriorMemory,
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
-    released: LeafSums,
+    released: TableSums,
     state: State,
     seen: Observation,
     *,
@@ -436,7 +436,7 @@ def _moved(
     memory: PosteriorMemory,
     means: list[list[smoothing.Mean]],
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
-    released: LeafSums,
+    released: TableSums,
     seen: Observation,
     state: State,
     most: float,

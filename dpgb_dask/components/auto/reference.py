@@ -37,7 +37,7 @@ def with_reference(query: MainSumsQuery, masses: Sequence[NDArray[np.float64]]) 
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LeafSums:
+class TableSums:
     """Noisy sums of all leaves, table by table, and estimates of the sums over all rows.
 
     Parameters
@@ -59,18 +59,18 @@ class LeafSums:
     n_summed: NDArray[np.int64]
 
 
-def sums_of_leaves(query: MainSumsQuery, answer: Sums) -> LeafSums:
+def sums_of_leaves(query: MainSumsQuery, answer: Sums) -> TableSums:
     """Return the sums of all leaves from those that were released."""
     if isinstance(query, ReferenceSumsQuery):
         return _completed(query, answer)
     return sums_of_tables(answer, query.n_leaves)
 
 
-def sums_of_tables(answer: Sums, sizes: Sequence[int]) -> LeafSums:
+def sums_of_tables(answer: Sums, sizes: Sequence[int]) -> TableSums:
     """Return the sums of tables of which every leaf was released; each table's total is an estimate."""
     ends = np.cumsum(sizes)[:-1]
     grad, hess = (tuple(np.split(part, ends)) for part in (answer.grad, answer.hess))
-    return LeafSums(
+    return TableSums(
         grad=grad,
         hess=hess,
         omitted=(-1,) * len(sizes),
@@ -80,7 +80,7 @@ def sums_of_tables(answer: Sums, sizes: Sequence[int]) -> LeafSums:
     )
 
 
-def _completed(query: ReferenceSumsQuery, answer: Sums) -> LeafSums:
+def _completed(query: ReferenceSumsQuery, answer: Sums) -> TableSums:
     """Return the sums of all leaves; the released total is an estimate of the totals, too."""
     released = query.released
 
@@ -97,7 +97,7 @@ def _completed(query: ReferenceSumsQuery, answer: Sums) -> LeafSums:
     every = Sums(completed(answer.grad), completed(answer.hess), answer.grad_sd, answer.hess_sd)
     plain = sums_of_tables(every, query.n_leaves)
     own = np.array(query.omitted) < 0  # only these totals are more than the released one again
-    return LeafSums(
+    return TableSums(
         grad=plain.grad,
         hess=plain.hess,
         omitted=query.omitted,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
-from dpgb_dask.components.auto.reference import LeafSums
+from dpgb_dask.components.auto.reference import TableSums
 
 # values of the bins, or of the leaves, of all tables one after another: (n, n_scores)
 Joined = NDArray[np.float64]
@@ -39,12 +39,12 @@ class Step:
     own: float = 0.0
     reach: float = constants.STEP
 
-    def seen(self, sums: LeafSums, moved: Joined, sd: float) -> "Step":
+    def seen(self, sums: TableSums, moved: Joined, sd: float) -> "Step":
         """Return the step once the sums after the last move are released.
 
         Parameters
         ----------
-        sums : LeafSums
+        sums : TableSums
         moved : (n_leaves of all tables, n_scores) float64
             The last move, averaged over the bins of each leaf.
         sd : float

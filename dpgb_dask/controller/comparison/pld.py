@@ -31,7 +31,7 @@ from dpgb_dask.controller.comparison.records import (
     Choice,
     Gaussian,
     Laplace,
-    Record,
+    Release,
     basic,
     best_order,
     gdp,
@@ -97,7 +97,7 @@ def _cells(below: Vector, above: Vector) -> Vector:
     return np.maximum(np.where(below[1:] < above[:-1], np.diff(below), -np.diff(above)), 0.0)
 
 
-def _losses(record: Record, step: float, cut: float, *, add: bool) -> _Losses:
+def _losses(record: Release, step: float, cut: float, *, add: bool) -> _Losses:
     """Discretise one release; with ``add``, P is the law with the row."""
     q = record.rate
     widest = _reach(record, cut)
@@ -168,7 +168,7 @@ class LossDistribution:
 
 
 def _compose(
-    records: Sequence[Record], step: float, theta: float, target: float, *, add: bool
+    records: Sequence[Release], step: float, theta: float, target: float, *, add: bool
 ) -> LossDistribution:
     """Convolve all records; ``target`` is about the δ of interest."""
     n = sum(r.count for r in records)
@@ -213,7 +213,7 @@ def _variance(one: _Losses, step: float, theta: float) -> float:
     return float((weight * (loss - mean) ** 2).sum())
 
 
-def _merged(records: Sequence[Record]) -> list[Record]:
+def _merged(records: Sequence[Release]) -> list[Release]:
     """Replace choices by the Gaussians that bound them, and all Gaussians on all rows by one."""
     whole, rest = 0.0, []
     for r in records:
@@ -225,7 +225,7 @@ def _merged(records: Sequence[Record]) -> list[Record]:
     return [*rest, *([Gaussian(math.sqrt(whole) * (1 + 1e-12))] if whole else [])]
 
 
-def distributions(records: Sequence[Record], delta: float) -> list[LossDistribution]:
+def distributions(records: Sequence[Release], delta: float) -> list[LossDistribution]:
     """Return the loss distributions of a schedule for adding and for removing a row, sharpest for δ near ``delta``."""
     merged = _merged(records)
     _, order = best_order(merged, delta)
@@ -244,14 +244,14 @@ def distributions(records: Sequence[Record], delta: float) -> list[LossDistribut
     ]
 
 
-def _reach(record: Record, cut: float) -> float:
+def _reach(record: Release, cut: float) -> float:
     """Return a loss that a release, on the rows that serve it, exceeds with chance ``cut`` at most."""
     if isinstance(record, Laplace):
         return record.shift
     return record.mu**2 / 2 + record.mu * math.sqrt(2 * math.log(1 / cut))
 
 
-def pld(records: Sequence[Record], delta: float) -> float:
+def pld(records: Sequence[Release], delta: float) -> float:
     """Return ε at δ, rounded up to 9 digits."""
     both = distributions(records, delta)
 
@@ -269,7 +269,7 @@ def pld(records: Sequence[Record], delta: float) -> float:
     return high
 
 
-def compared(records: Sequence[Record], delta: float) -> dict[str, float]:
+def compared(records: Sequence[Release], delta: float) -> dict[str, float]:
     """Return ε at δ by name of accountant, for all that are fast enough here; each bound holds, so the least one does.
 
     Privacy

@@ -55,7 +55,7 @@ FINE_ORDERS = tuple(1 + k / 50 for k in range(1, 50)) + tuple(2 + k / 10 for k i
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Release:
     """Base of all records: the release was made ``count`` times.
 
     Parameters
@@ -100,7 +100,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaussian(Record):
+class Gaussian(Release):
     """μ-GDP releases: D_α = αμ²/2."""
 
     @property
@@ -114,7 +114,7 @@ class Gaussian(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Laplace(Record):
+class Laplace(Release):
     """Laplace noise of scale Δ₁/ε."""
 
     @property
@@ -143,7 +143,7 @@ class Laplace(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Record):
+class Choice(Release):
     """Exponential choices of bounded range ε."""
 
     @property
@@ -169,14 +169,14 @@ class Joint(Gaussian):
 
     Parameters
     ----------
-    parts : tuple of Record
+    parts : tuple of Release
         The releases; each has the rate of the sample.
     """
 
-    parts: tuple[Record, ...] = ()
+    parts: tuple[Release, ...] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[Record]) -> Self:
+    def of(cls, parts: Sequence[Release]) -> Self:
         """Join releases of one rate."""
         mu = math.sqrt(sum(p.count * p.mu**2 for p in parts)) * (1 + 1e-12)
         return cls(mu, rate=parts[0].rate, parts=tuple(parts))
@@ -193,7 +193,7 @@ class Joint(Gaussian):
 
 def records_of(
     receipts: Sequence[Receipt], draws: Sequence[RowDraw | None], *, pure: bool
-) -> tuple[Record, ...] | None:
+) -> tuple[Release, ...] | None:
     """Turn the releases of a fit into records, equal ones counted together; None if that is not sound.
 
     A row serves one part of a group. Given which part, the releases of the other parts say nothing of the row, and the
@@ -214,8 +214,8 @@ def records_of(
     -------
     Post-processing: receipts and draws are public or released.
     """
-    schedule: Counter[Record] = Counter()
-    groups: dict[int, dict[RowDraw, Counter[Record]]] = {}
+    schedule: Counter[Release] = Counter()
+    groups: dict[int, dict[RowDraw, Counter[Release]]] = {}
     for receipt, draw in zip(receipts, draws, strict=True):
         served = schedule
         if draw is not None:
@@ -234,7 +234,7 @@ def records_of(
     return tuple(replace(record, count=count) for record, count in schedule.items())
 
 
-def _record(receipt: Receipt, *, pure: bool) -> Record:
+def _record(receipt: Receipt, *, pure: bool) -> Release:
     """Turn one release into a record."""
     spare = max(receipt.price.bit_length() - PRICE_BITS, 0)
     price = -(-receipt.price >> spare) << spare
@@ -243,7 +243,7 @@ def _record(receipt: Receipt, *, pure: bool) -> Record:
     return Laplace(price / PRICE_ONE) if pure else Gaussian(math.sqrt(price / PRICE_ONE))
 
 
-def basic(records: Sequence[Record]) -> float:
+def basic(records: Sequence[Release]) -> float:
     """Return Σε with δ = 0; raises `PlanError` if a record has no ε of its own."""
     total = sum(r.count * r.pure_epsilon for r in records)
     if math.isinf(total):
@@ -251,7 +251,7 @@ def basic(records: Sequence[Record]) -> float:
     return total
 
 
-def zcdp(records: Sequence[Record], delta: float) -> float:
+def zcdp(records: Sequence[Release], delta: float) -> float:
     """Return ε at δ from Σρ: μ²/2, ε tanh(ε/2) or ε²/8 (docs/privacy.md P8). Samples lower it as in `gdp`."""
     rho = 0.0
     for r in records:
@@ -260,7 +260,7 @@ def zcdp(records: Sequence[Record], delta: float) -> float:
     return zcdp_epsilon(math.sqrt(2 * rho), delta)
 
 
-def gdp(records: Sequence[Record], delta: float) -> float:
+def gdp(records: Sequence[Release], delta: float) -> float:
     """Return ε at δ from Σμ². A sample lowers it only through a release's pure ε, so Gaussian noise gains nothing."""
     squared = 0.0
     for r in records:
@@ -271,7 +271,7 @@ def gdp(records: Sequence[Record], delta: float) -> float:
     return epsilon_of(math.sqrt(squared) * (1 + 1e-12), delta)
 
 
-def renyi(record: Record, order: float) -> float:
+def renyi(record: Release, order: float) -> float:
     """Return the Rényi divergence of one release, sample included.
 
     On a sample, (α-1)D_α is computed at whole orders; it is convex in α, so chords bound it at orders between.
@@ -301,13 +301,13 @@ def _log_faculties() -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)  # `renyi` is called for many orders of one record in a row
-def _log_moments(record: Record) -> NDArray[np.float64]:
+def _log_moments(record: Release) -> NDArray[np.float64]:
     """Return ln(E_Q[(P/Q)^k] - 1) for k from 2 to the largest order, without the sample."""
     moments = np.array([(k - 1) * record.renyi(float(k)) for k in range(2, ORDERS[-1] + 1)])
     return np.asarray(moments + np.log(-np.expm1(-moments)), np.float64)
 
 
-def best_order(records: Sequence[Record], delta: float) -> tuple[float, float]:
+def best_order(records: Sequence[Release], delta: float) -> tuple[float, float]:
     """Return the least ε at δ over all orders, and the order that gives it."""
     best = (math.inf, 2.0)
     for order in FINE_ORDERS + ORDERS:
@@ -317,6 +317,6 @@ def best_order(records: Sequence[Record], delta: float) -> tuple[float, float]:
     return best
 
 
-def rdp(records: Sequence[Record], delta: float) -> float:
+def rdp(records: Sequence[Release], delta: float) -> float:
     """Return ε at δ from the Rényi divergences of all records, at the best order."""
     return best_order(records, delta)[0]

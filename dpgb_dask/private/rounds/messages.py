@@ -52,7 +52,7 @@ def lacks_parts() -> LackingPartsError:
 # ---- the fit's own process -------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class MessagePart(NamedTuple):
     """A part of a message: value and hash; if it begins with the last message's part, that one's hash and the rest."""
 
     value: Any
@@ -65,7 +65,7 @@ class Message(NamedTuple):
     """One round's message: what names its parts, and the parts by name."""
 
     head: bytes
-    parts: Mapping[str, Part]
+    parts: Mapping[str, MessagePart]
 
     @property
     def question(self) -> bytes:
@@ -87,7 +87,7 @@ class Sender:
     """Makes the messages of a fit, and remembers which parts all shards have."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Part] = {}
+        self._last: dict[str, MessagePart] = {}
         self._known: frozenset[bytes] = frozenset()
 
     def message(self, model: Model, query: Query) -> Message:
@@ -120,7 +120,7 @@ class Sender:
         knew, self._known = bool(self._known), frozenset()
         return knew
 
-    def _part(self, name: str, value: Any) -> Part:
+    def _part(self, name: str, value: Any) -> MessagePart:
         """Return a part; what is the same object as in the last message is not looked at again."""
         last = self._last.get(name)
         if last is not None and last.value is value:
@@ -133,8 +133,8 @@ class Sender:
                 ):
                     return last._replace(value=value)
                 rest = _trees_after(old, value)
-                return Part(value, _digest(last.digest + _pickled(rest)), last.digest, rest)
-        return Part(value, _digest(_pickled(value)))
+                return MessagePart(value, _digest(last.digest + _pickled(rest)), last.digest, rest)
+        return MessagePart(value, _digest(_pickled(value)))
 
 
 class _Namer(pickle.Pickler):

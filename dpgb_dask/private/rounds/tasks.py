@@ -93,7 +93,7 @@ from dpgb_dask.private.rounds.workers import register
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Part = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and their `Encoded`
+EncodedChunks = tuple[Sequence[int], Future[Any]]  # the numbers of some chunks, and their `Encoded`
 
 # with fewer replies, or smaller ones, a plain gather is faster than a tree of tasks (docs/performance.md §3)
 GATHER_WORKERS = 64
@@ -184,7 +184,9 @@ class TaskRounds(SealedRounds):
         self._waiting = Waiting(connection.client, execution.worker_wait)
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
-        self._unbinned: list[Part] = []  # unbinned chunks, kept as long as they may be needed
+        self._unbinned: list[
+            EncodedChunks
+        ] = []  # unbinned chunks, kept as long as they may be needed
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -460,7 +462,7 @@ class TaskRounds(SealedRounds):
             told = self._map(lies_on_scratch, list(self._shards.values()))
             self._by_comms = any(self._waiting.gathered(told))
 
-    def _read(self, chunks: Sequence[int], job: Encoding) -> list[Part]:
+    def _read(self, chunks: Sequence[int], job: Encoding) -> list[EncodedChunks]:
         """Encode chunks, or survey them unbinned if there are no bins, an equal share on each worker."""
         if not chunks:
             return []
@@ -473,11 +475,11 @@ class TaskRounds(SealedRounds):
         found = [
             self._recalled(own, job, **place) for own, place in zip(shares, where, strict=True)
         ]
-        made: list[Part] = []
+        made: list[EncodedChunks] = []
         groups: list[list[Future[Any]]] = []
         for own, place in zip(shares, where, strict=True):
             codes = self._as_codes(own, found.pop(0), job, **place)
-            parts: list[Part] = [((k,), part) for k, part in zip(own, codes, strict=True)]
+            parts: list[EncodedChunks] = [((k,), part) for k, part in zip(own, codes, strict=True)]
             if job.with_survey:
                 groups += self._grouped(codes)
                 parts = self._joined(parts, place)
@@ -487,7 +489,7 @@ class TaskRounds(SealedRounds):
         self._finish([part for _, part in made], groups)
         return made
 
-    def _from_unbinned(self, chunks: set[int], job: Encoding) -> list[Part]:
+    def _from_unbinned(self, chunks: set[int], job: Encoding) -> list[EncodedChunks]:
         """Encode the chunks that were kept unbinned, each on the worker that holds it; each is then released."""
         there = [(own, part) for own, part in self._unbinned if chunks.issuperset(own)]
         if not there:
@@ -499,7 +501,7 @@ class TaskRounds(SealedRounds):
         self._waiting.homes |= set(groups)
         if not self._refines:
             self._unbinned = []
-        made: list[Part] = []
+        made: list[EncodedChunks] = []
         for worker in sorted(groups):
             own, parts = zip(*groups.pop(worker), strict=True)
             codes = self._map(encode_unbinned, parts, job=held, **_softly(worker))
@@ -512,7 +514,7 @@ class TaskRounds(SealedRounds):
                 raise failure.error
         return [part for part, failure in zip(made, failures, strict=True) if failure is None]
 
-    def _joined(self, parts: list[Part], where: Mapping[str, Any]) -> list[Part]:
+    def _joined(self, parts: list[EncodedChunks], where: Mapping[str, Any]) -> list[EncodedChunks]:
         """Join neighbouring parts and add their surveys, so that there is no survey per chunk in memory."""
         groups = self._grouped(parts)
         joined = self._add_groups(
@@ -521,12 +523,12 @@ class TaskRounds(SealedRounds):
         chunks = [[k for own, _ in group for k in own] for group in groups]
         return list(zip(chunks, joined, strict=True))
 
-    def _by_worker(self, made: list[Part]) -> dict[str, list[Part]]:
+    def _by_worker(self, made: list[EncodedChunks]) -> dict[str, list[EncodedChunks]]:
         """Group parts by the worker that holds them; parts lost meanwhile are made again on the first worker."""
         default = self._waiting.workers()[0]
         keys = [part.key for _, part in made]
         holders = self._waiting.asked("who_has", keys=keys)
-        groups: dict[str, list[Part]] = {}
+        groups: dict[str, list[EncodedChunks]] = {}
         for own, part in made:
             groups.setdefault(min(holders.get(part.key) or [default]), []).append((own, part))
         return groups

@@ -11,7 +11,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsembl
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
 from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping
-from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of_codes
+from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of_codes
 from dpgb_dask.remote import put
 
 OPSET, ML_OPSET, IR = 17, 3, 8  # old ones, which many versions of runtimes read
@@ -364,7 +364,7 @@ def _parts(trees: TreeEnsemble) -> list[tuple[int, int]]:
 
 
 def _ensemble(
-    shapes: list[Shape], value: NDArray[np.int32], place: dict[int, int]
+    shapes: list[TreeLists], value: NDArray[np.int32], place: dict[int, int]
 ) -> dict[str, Any]:
     """Return the attributes of a TreeEnsembleRegressor."""
     out: dict[str, list[Any]] = {

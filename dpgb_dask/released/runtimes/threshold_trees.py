@@ -98,7 +98,7 @@ Then: TypeAlias = Callable[[int, Region], int]
 
 
 @dataclass(eq=False)
-class Shape:
+class TreeLists:
     """One tree, as lists with one entry for each node. The root comes first; a right child follows its left sibling.
 
     Parameters
@@ -123,7 +123,7 @@ class Shape:
     leaf: list[int] = field(default_factory=list)
     cover: list[float] = field(default_factory=list)
 
-    def in_order(self) -> "Shape":
+    def in_order(self) -> "TreeLists":
         """Return the same tree with siblings beside each other, level by level: XGBoost looks for them there."""
         order, queue = [], deque([(0, 0)])
         at = {0: 0}
@@ -136,7 +136,7 @@ class Shape:
                     at[child] = n
                     queue.append((child, n))
                     n += 1
-        moved = Shape()
+        moved = TreeLists()
         for node in order:
             moved.column.append(self.column[node])
             moved.cut.append(self.cut[node])
@@ -166,16 +166,16 @@ class Builder:
         self._of_missing = [float(axis.mass[-1]) for axis in axes]
         spans = [Span(0, len(axis.code_of_cell), axis.missing_code is not None) for axis in axes]
         self._whole = Region(tuple(spans), 1.0)
-        self._shape = Shape()
+        self._shape = TreeLists()
 
-    def table(self, column: int, table: NDArray[np.int32]) -> Shape:
+    def table(self, column: int, table: NDArray[np.int32]) -> TreeLists:
         """Return the tree of a table (n_bins, n_scores); its leaves are codes."""
         _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
         # the first code with the same entries stands for all
         labels = self._labels(column, first[same.reshape(-1)])
         return self._tree(lambda region: self._branch(column, labels, region, self._leaf))
 
-    def pair(self, i: int, j: int, map_i: NDArray[np.uint8], map_j: NDArray[np.uint8]) -> Shape:
+    def pair(self, i: int, j: int, map_i: NDArray[np.uint8], map_j: NDArray[np.uint8]) -> TreeLists:
         """Return the tree of a pair table; its leaves are ``row * 256 + column`` of the table."""
 
         @cache
@@ -188,11 +188,11 @@ class Builder:
         rows = self._labels(i, map_i.astype(np.intp))
         return self._tree(lambda region: self._branch(i, rows, region, down))
 
-    def forest(self, model: Model) -> list[Shape]:
+    def forest(self, model: Model) -> list[TreeLists]:
         """Return the model's trees; their leaves are counted from the left."""
         return [self._tree_of(model, t) for t in range(model.trees.n_trees)]
 
-    def _tree_of(self, model: Model, t: int) -> Shape:
+    def _tree_of(self, model: Model, t: int) -> TreeLists:
         splits = model.trees.splits
         n_nodes = splits.feature.shape[1]
         feature = splits.feature[t].tolist()
@@ -211,7 +211,7 @@ class Builder:
 
         return self._tree(lambda region: down(0, region))
 
-    def one_leaf(self) -> Shape:
+    def one_leaf(self) -> TreeLists:
         """Return the tree of a constant."""
         return self._tree(lambda region: self._leaf(0, region))
 
@@ -222,8 +222,8 @@ class Builder:
         ends = np.flatnonzero(of_cell[1:] != of_cell[:-1]) + 1
         return Labels(of_cell.tolist(), missing, ends.tolist())
 
-    def _tree(self, grow: Callable[[Region], int]) -> Shape:
-        self._shape = Shape()
+    def _tree(self, grow: Callable[[Region], int]) -> TreeLists:
+        self._shape = TreeLists()
         grow(self._whole)
         return self._shape.in_order()
 

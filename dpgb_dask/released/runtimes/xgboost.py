@@ -19,7 +19,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.errors import StructureError
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping
-from dpgb_dask.released.runtimes.threshold_trees import Builder, Shape, axis_of
+from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of
 from dpgb_dask.remote import put
 
 EXACT = 1 << 24  # whole numbers up to this are exact in float32
@@ -155,12 +155,12 @@ def _json_value(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _terms(model: Model, content: Content) -> list[tuple[Shape, NDArray[Any]]]:
+def _terms(model: Model, content: Content) -> list[tuple[TreeLists, NDArray[Any]]]:
     """Return each term of a model: the shape of its tree, and its values (n_scores, entries), indexed by its leaves."""
     weights = content.shares.weights
     axes = [axis_of(own, mass) for own, mass in zip(model.bins, weights, strict=True)]
     builder = Builder(axes, "XGBoost")
-    terms: list[tuple[Shape, NDArray[Any]]] = [(builder.one_leaf(), model.intercept[:, None])]
+    terms: list[tuple[TreeLists, NDArray[Any]]] = [(builder.one_leaf(), model.intercept[:, None])]
     terms += [
         (builder.table(j, table), table.T) for j, table in enumerate(model.tables) if table.any()
     ]
@@ -174,7 +174,7 @@ def _terms(model: Model, content: Content) -> list[tuple[Shape, NDArray[Any]]]:
 
 
 def _tree(
-    shape: Shape, values: NDArray[np.integer[Any]], model: Model, number: int
+    shape: TreeLists, values: NDArray[np.integer[Any]], model: Model, number: int
 ) -> dict[str, Any]:
     """Return one tree of the file."""
     leaf = np.array(shape.leaf)
