@@ -8,6 +8,7 @@ in the tasks that Dask makes of them, by others that decode each value by itself
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import dask.array as da
@@ -121,12 +122,14 @@ def total_decoder(function: Any) -> Total | None:
     StructureError
         If it makes dates of another calendar.
     """
-    inner = getattr(function, "func", None)
+    inner: Any = getattr(function, "func", None)
     name, module = getattr(inner, "__name__", ""), str(getattr(inner, "__module__", ""))
     if name not in DECODERS or not module.startswith("xarray."):
         return None
     if name == TEXT:
         return TotalText(function)
+    if function.keywords.get("use_cftime"):  # which makes objects, of dates that NumPy may hold
+        function = partial(inner, *function.args, **function.keywords | {"use_cftime": None})
     try:
         first = np.asarray(function(np.arange(2)))
         if first.dtype.kind in "mM":
@@ -134,8 +137,8 @@ def total_decoder(function: Any) -> Total | None:
     except Exception:  # by its options alone
         pass
     raise StructureError(
-        f"A date of X, y or sample_weight counts {function.keywords.get('units')!r} by a calendar"
-        f" {function.keywords.get('calendar')!r} that is not NumPy's. Convert it first:"
+        f"Dates of X, y or sample_weight count {function.keywords.get('units')!r} by the calendar"
+        f" {function.keywords.get('calendar')!r}, which is not NumPy's. Convert them first:"
         " data.convert_calendar('standard')."
     )
 

@@ -117,6 +117,11 @@ def test_dates_of_another_calendar_are_refused_by_name():
         total_decoder(partial(decode_cf_datetime, units=UNITS, calendar="noleap"))
 
 
+def test_dates_that_were_to_be_objects_are_those_of_numpy():
+    told = partial(decode_cf_datetime, units=UNITS, calendar="standard", use_cftime=True)
+    assert total_decoder(told)(DAYS).dtype == np.dtype("M8[ns]")
+
+
 def test_other_functions_and_arrays_are_left_alone(tmp_path):
     assert total_decoder(partial(np.asarray, dtype=np.float64)) is None
     assert total_decoder(len) is None
