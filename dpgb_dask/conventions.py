@@ -297,8 +297,7 @@ def _decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding |
     if first.dtype.kind in "mM":
         if dtype.kind not in "iuf":
             raise TypeError
-        zero, one = _seconds(first)
-        times, kind = (zero, one - zero), first.dtype
+        times, kind = span_of(_values(first)), first.dtype
         read = _decoded(np.empty(0, dtype), readings[0], decode_times=False, decode_timedelta=False)
     elif "calendar" in first.encoding or "since" in str(attributes.get("units")):
         raise TypeError  # dates that are no dates of NumPy
@@ -395,8 +394,8 @@ def _extremes(dtype: np.dtype[Any], marks: list[Any]) -> NDArray[Any]:
         return np.array(given, dtype)
 
 
-def _seconds(times: xr.Variable) -> list[float]:
-    """Return dates as seconds from 1970, and durations in seconds."""
-    values = _values(times)
-    since = values if values.dtype.kind == "m" else values - np.datetime64(0, "s")
-    return [float(part) for part in since / np.timedelta64(1, "s")]
+def span_of(times: NDArray[Any]) -> tuple[float, float]:
+    """Return, of the dates or durations of the numbers 0 and 1, the seconds of the first from 1970 and of the step."""
+    since = times if times.dtype.kind == "m" else times - np.datetime64(0, "s")
+    zero, one = (float(part) for part in since / np.timedelta64(1, "s"))
+    return zero, one - zero

@@ -25,10 +25,10 @@ from dpgb_dask.contracts.schema import Schema, Target
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
-from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.errors import SchemaError, StructureError, in_our_words
 from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
-from dpgb_dask.private.reading.rows import Source, line_up
+from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.showing import one_line
 from dpgb_dask.stored import arrays_of
@@ -206,10 +206,15 @@ def check(
     count = _Count(schema, has_target)
     if source.lazy:
         parts = [delayed(count, pure=False)(chunk.parts()) for chunk in source.chunks]
-        found: Sequence[_Found] = compute(*parts)
+        found: Sequence[_Found] = _computed(parts)
     else:
         found = [count(chunk.parts()) for chunk in source.chunks]
     return _diagnosis(schema, found, has_target, source, undeclared)
+
+
+@in_our_words(failed_to_load)
+def _computed(parts: list[Any]) -> Any:
+    return compute(*parts)
 
 
 def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
 
 from dpgb_dask.conventions import coordinates_among, decoding_of, whole_numbers_of
-from dpgb_dask.errors import ChunkError, in_our_words
+from dpgb_dask.errors import ChunkError, StructureError, in_our_words
 
 
 class Recorded(NamedTuple):
@@ -182,8 +182,23 @@ class Arrays(NamedTuple):
     coordinates: dict[str, Any]
 
 
+def not_listed(kind: str) -> StructureError:
+    """Return the error for a group that Zarr cannot list; ``kind`` is the type of the exception."""
+    return StructureError(
+        f"The arrays of a Zarr group cannot be listed ({kind}). If one is of a type that Zarr does not have here, such"
+        " as pickled objects, write it as text or numbers, or give the arrays that are needed as a group of their own."
+    )
+
+
+@in_our_words(not_listed)
 def all_arrays_of(group: zarr.Group) -> Arrays:
-    """Return the columns and the coordinates of a group."""
+    """Return the columns and the coordinates of a group.
+
+    Raises
+    ------
+    StructureError
+        If Zarr cannot list it.
+    """
     arrays = dict(sorted(group.arrays()))
     beside = coordinates_among(arrays, group.attrs)
     return Arrays(

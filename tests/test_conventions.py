@@ -604,6 +604,24 @@ def test_the_ways_out_of_several_axes_work():
     assert clf.predict(one.expand_dims("row")).shape == (1,)
 
 
+@pytest.mark.parametrize("kind", ["grid", "crossed", "scalar"])
+def test_the_ways_out_work_where_a_dimension_is_named_row(kind):
+    data = {
+        "grid": xr.Dataset({n: (("row", "k"), np.zeros((3, 2))) for n in ("age", "hours")}),
+        "crossed": xr.Dataset(
+            {"age": ("row", np.zeros(3)), "hours": (("row", "k"), np.zeros((3, 2)))}
+        ),
+        "scalar": xr.Dataset({"age": 3.0, "hours": ("row", np.zeros(6))}),
+    }[kind]
+    clf = DPGBClassifier(schema=PAIR, on_few_rows="continue", noise=SeededNoise(0), **SETTINGS)
+    clf.fit(pd.DataFrame({"age": A, "hours": H}), Y)
+    with pytest.raises(StructureError) as failure:
+        clf.predict(data)
+    way = str(failure.value).split(": ")[-1].removesuffix(".")
+    assert clf.predict(eval(way, {"data": data, "xarray": xr})).shape == (6,)
+    assert "data.assign" not in str(failure.value)  # columns of several axes cannot be given one
+
+
 def test_an_ignored_variable_may_lie_along_other_axes():
     schema = Schema(PAIR.features, classes=[0, 1], target="y", ignore=["area"])
     data = gridded().stack(row=("lat", "lon")).assign(area=("cell", np.zeros(3)))

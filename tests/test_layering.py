@@ -28,6 +28,7 @@ SIDES = LOW | {
     "clients",
     "conventions",
     "encoding",
+    "lazy_decoding",
     "remote",
     "stored",
     "private",
@@ -76,10 +77,23 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "remote": ({"errors", "whole_files"}, {"fsspec"}),
     "warning_filters": ({"errors"}, set()),
     "conventions": ({"errors", "warning_filters"}, {"numpy", "xarray"}),
+    "lazy_decoding": (
+        {"conventions", "errors", "warning_filters"},
+        {"numpy", "dask", "xarray"},
+    ),
     "stored": ({"conventions", "errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW | {"clients", "conventions", "encoding", "remote", "stored", "warning_filters"},
+        LOW
+        | {
+            "clients",
+            "conventions",
+            "encoding",
+            "lazy_decoding",
+            "remote",
+            "stored",
+            "warning_filters",
+        },
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -87,7 +101,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"clients", "conventions", "encoding", "remote", "stored"},
+        LOW | {"clients", "conventions", "encoding", "lazy_decoding", "remote", "stored"},
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy"}),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from cli_parts import run
 from private.cases import BINS
 
 import dpgb_dask
@@ -326,6 +327,25 @@ def test_a_groups_arrays_have_one_order_however_a_store_lists_them(tmp_path, mon
     monkeypatch.setattr(zarr.Group, "arrays", lambda _: iter(listed))
     assert list(arrays_of(group)) == names_of(group) == ["a", "b", "c"]
     assert list(Schema.draft(group)["features"]) == ["a", "b", "c"]
+
+
+def test_a_group_that_zarr_cannot_list_is_one_clear_error(tmp_path, capsys):
+    """As one with an array of pickled objects, of which an ignored column may be one."""
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=2)
+    for name in ("a", "notes"):
+        group.create_array(name, data=np.arange(40.0))
+    place = tmp_path / "g.zarr" / "notes" / ".zarray"
+    facts = json.loads(place.read_text()) | {"dtype": "|O", "filters": [{"id": "pickle"}]}
+    place.write_text(json.dumps(facts))
+    schema = Schema({"a": (0, 40)}, classes=[0, 1], target="y", ignore=["notes"])
+    schema.save(tmp_path / "s.json")
+    clf = DPGBClassifier(schema=schema, epsilon=1.0, delta=1e-6)
+    with pytest.raises(StructureError, match=r"cannot be listed \(ValueError\)"):
+        clf.fit(zarr.open_group(tmp_path / "g.zarr", mode="r"), np.zeros(40))
+    with pytest.raises(StructureError, match="cannot be listed"):
+        schema.check(zarr.open_group(tmp_path / "g.zarr", mode="r"), np.zeros(40))
+    assert run("check", tmp_path / "g.zarr", "--schema", tmp_path / "s.json") == 1
+    assert "cannot be listed" in capsys.readouterr().err
 
 
 def test_a_group_is_listed_in_one_place():

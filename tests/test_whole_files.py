@@ -16,6 +16,7 @@ import pytest
 from cli_parts import run
 
 from dpgb_dask import Schema
+from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
 from dpgb_dask.whole_files import folder_of, write_whole
 
@@ -190,3 +191,14 @@ def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):
     os.close(reader)
     assert pipe.is_fifo()
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_pipe_is_not_read_where_a_command_looks_for_ledgers(tmp_path):
+    """It would wait for whoever writes to it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    both = os.open(pipe, os.O_RDWR)
+    os.write(both, b"of others" * 999)  # enough to be read more than once
+    assert not is_of_ledger(pipe)
+    assert os.read(both, 1 << 16) == b"of others" * 999
+    os.close(both)

@@ -355,6 +355,8 @@ def _is_kept(path: Path) -> bool:
 
 
 def _is_sqlite(file: Path) -> bool:
+    if not file.is_file():  # opening a pipe would wait for whoever writes to it
+        return False
     try:
         with file.open("rb") as content:
             return content.read(len(SQLITE)) == SQLITE

@@ -107,17 +107,25 @@ def check_one_axis(axes: Mapping[str, tuple[Any, ...]]) -> None:
         raise StructureError(
             "the columns have no dimension, and need one: rows. If they are one row: data.expand_dims('row')."
         )
+    new = "row"
+    while new in row:  # xarray stacks along a new dimension alone
+        new += "s"
     if len(kinds) == 1:
         raise StructureError(
             f"the columns have the dimensions {row}, and need one: rows. If each point is a row, stack them:"
-            f" data.stack(row={row})."
+            f" data.stack({new}={row})."
         )
     shown = [f"{name!r} along {dims}" for dims, name in kinds.items()]
+    same = (
+        " If values at the same place are a row, give each column the same dimension:"
+        f" data.assign({{name: ({new!r}, data[name].data) for name in data}})."
+        if all(len(dims) == 1 for dims in kinds)
+        else ""
+    )
+    stack = f".stack({new}={row})" if len(row) > 1 else ""
     raise StructureError(
         f"columns lie along different dimensions: {', '.join(shown[:SHOWN])}{', …' if shown[SHOWN:] else ''}. They need"
-        " one, the rows. If values at the same place are a row, give each column the same dimension:"
-        " data.assign({name: ('row', data[name].data) for name in data}). If each combination is a row:"
-        f" xarray.broadcast(data)[0].stack(row={row})."
+        f" one, the rows.{same} If each combination is a row: xarray.broadcast(data)[0]{stack}."
     )
 
 

@@ -23,6 +23,9 @@ NAT = np.iinfo(np.int64).min
 # a million years: farther points count as this one, which no declared day reaches
 FARTHEST = 1 << 45
 FARTHEST_YEARS = 1_000_000
+# of cftime; all but the first are Julian before a day of the year of the reform
+CALENDARS = ("proleptic_gregorian", "standard", "gregorian")
+REFORM = 1582
 DIGITS = 6  # of the seconds of a zone that are read, as Python has them
 # seconds of a unit of NumPy's dates, or parts of a second
 SECONDS = {"s": 1, "m": 60, "h": 3600, "D": DAY, "W": 7 * DAY}
@@ -78,7 +81,8 @@ def seconds(column: Any) -> NDArray[np.float64]:
 
     Notes
     -----
-    Read are dates of Python, NumPy, pandas and Arrow, with and without times and zones; and text in ISO form, as
+    Read are dates of Python, NumPy, pandas and Arrow, with and without times and zones; those of cftime, in the
+    calendar of all others; and text in ISO form, as
     "2020-01-31", "2020-01-31 10:00", "2020-01-31T10:00:00.5+01:00". Anything else is missing, numbers too.
     """
     dtype = column.dtype
@@ -158,9 +162,20 @@ def _of_object(value: Any) -> float:
             return np.nan
         if isinstance(value, pd.Timestamp):
             value = value.asm8  # in UTC, and of any year
+        if type(value).__module__.startswith("cftime."):
+            return _of_cftime(value)
         return next((read(value) for kind, read in _READERS if isinstance(value, kind)), np.nan)
     except Exception:  # never raises: a foreign class may redefine anything
         return np.nan
+
+
+def _of_cftime(value: Any) -> float:
+    """Return a date that xarray makes where one of its array is too far away for NumPy; of other calendars, NaN."""
+    if value.calendar not in CALENDARS:
+        return np.nan
+    if value.calendar != CALENDARS[0] and value.year <= REFORM:
+        value = value.change_calendar(CALENDARS[0])
+    return _of_text(value.isoformat())
 
 
 def _of_numpy(value: np.datetime64) -> float:

@@ -1,5 +1,7 @@
 """The place of a data set, a local folder or a URL, and the errors raised if it is not as it was written."""
 
+import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -20,12 +22,16 @@ AGAIN = f"Write it again, with {REPLACE}."
 
 
 class Place:
-    """A local folder or a URL. The driver and every task make their own."""
+    """A local folder or a URL. The driver and every task make their own.
+
+    A link stays, and the folder that it names is the place.
+    """
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         self.path = path
         self._options = options
-        self.folder = remote.local_path(path)
+        local = remote.local_path(path)
+        self.folder = None if local is None else Path(os.path.realpath(local))
 
     @classmethod
     def named(cls, path: Any, options: Mapping[str, Any] | None) -> "Place":
@@ -113,14 +119,16 @@ class Place:
         parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
-    def take(self, *, overwrite: bool) -> None:
-        """Make sure that nothing exists here.
+    def take(self, *, overwrite: bool) -> "Place":
+        """Return an empty place to write to: this one or, where a local data set is to be replaced, one beside it.
 
         Raises
         ------
         StructureError
             If something exists and may not be replaced, or the parent folder does not exist.
         """
+        self._put_back()
+        taken = self
         if self.exists():
             if not overwrite:
                 raise StructureError(
@@ -131,13 +139,44 @@ class Place:
                 raise StructureError(
                     f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
                 )
-            self.remove()
-        if self.folder is not None:
-            if not self.folder.absolute().parent.is_dir():
+            if self.folder is None:
+                self.remove()
+            else:
+                beside = f".dpgb-part-{secrets.token_hex(8)}-{self.folder.name}"
+                taken = Place(str(self.folder.with_name(beside)), self._options)
+        if taken.folder is not None:
+            if not taken.folder.parent.is_dir():
                 raise StructureError(
                     f"path={self.path!r}: the folder around it does not exist. Make it first."
                 )
-            self.folder.mkdir(mode=0o700)
+            taken.folder.mkdir(mode=0o700)
+        return taken
+
+    def put(self, written: "Place") -> None:
+        """Put a data set, complete and in the place that `take` gave, where it belongs; what was there goes."""
+        if written is self:
+            return
+        assert self.folder is not None
+        assert written.folder is not None
+        old = self._replaced
+        if old.exists():  # of a process that was killed after it had put its own in place
+            shutil.rmtree(old)
+        try:
+            self.folder.rename(old)
+            written.folder.rename(self.folder)
+        finally:
+            self._put_back()
+        shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def _replaced(self) -> Path:
+        assert self.folder is not None
+        return self.folder.with_name(f".dpgb-old-{self.folder.name}")
+
+    def _put_back(self) -> None:
+        """Put back what was taken away where nothing has taken its place, as the process was killed."""
+        if self.folder is not None and not self.folder.exists() and self._replaced.is_dir():
+            self._replaced.rename(self.folder)
 
     def close(self) -> None:
         """Close every local file to other users; until now only their folder was closed."""

@@ -24,7 +24,7 @@ from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError
-from dpgb_dask.remote import check_no_password, is_there, is_url, name_of
+from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, name_of
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
@@ -112,6 +112,7 @@ def read_csv(
         raise StructureError("path=[] names no file. Give at least one.")
     given = list(map(name_of, places))
     said = given[0] if len(given) == 1 else given
+    given = list(map(_as_pattern, given))
     options = dict(storage_options or {})
     hint = "Give a file of delimited text, or a pattern of such files."
     for one in given:
@@ -143,6 +144,12 @@ def read_csv(
     ]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
+
+
+def _as_pattern(name: str) -> str:
+    """Return the name of a file that is there, such as ``people[1].csv``, as a pattern that matches it."""
+    place = local_path(name)
+    return name.replace("[", "[[]") if place is not None and place.exists() else name
 
 
 @contextmanager

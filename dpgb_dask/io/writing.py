@@ -60,8 +60,9 @@ def write_dataset(
     shard_rows : int, optional
         Rows of a shard; by default at most 2**18 rows and 32 MiB.
     overwrite : bool
-        Whether to replace a data set, complete or interrupted; it is removed first. Anything else is never replaced,
-        nor is a data set that X or y read.
+        Whether to replace a data set, complete or interrupted. On a local disk the new one is written beside it and
+        takes its place when it is complete, so there must be room for both; at a URL the old one is removed first.
+        Anything else is never replaced, nor is a data set that X or y read.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
 
@@ -100,17 +101,20 @@ def write_dataset(
     place = Place.named(path, storage_options)
     if overwrite and place.exists():
         _check_replaced(place, source)
-    place.take(overwrite=overwrite)
+    written = place.take(overwrite=overwrite)
     try:
-        group = place.create(layout.facts(complete=False))
+        group = written.create(layout.facts(complete=False))
         lengths = _lengths(source)
         names = _create_arrays(group, layout, sum(lengths), rows)
-        shards = _write(source, lengths, rows, _Writer(place, layout, names))
+        shards = _write(source, lengths, rows, _Writer(written, layout, names))
         group.attrs[ATTRIBUTE] = _recorded(layout, group, shards)
-        place.close()
+        written.close()
+        place.put(written)
     except BaseException:
-        with suppress(StructureError):  # of a store that is gone; the first error tells why
-            place.remove()
+        with suppress(
+            StructureError, FileNotFoundError
+        ):  # of a store that is gone; the first error tells why
+            written.remove()
         raise
 
 

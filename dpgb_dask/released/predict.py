@@ -25,6 +25,7 @@ from dpgb_dask.encoding.structure import (
     match_names,
 )
 from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.lazy_decoding import total_values
 from dpgb_dask.stored import all_arrays_of, from_zarr
 
 COLUMNS = "class"  # the dimension of several outputs per row, in xarray
@@ -211,21 +212,22 @@ def _on_dataset(
     variables = [rows[name] for name in function.schema.names]
     check_one_axis({str(v.name): v.dims for v in variables})
     _check_dim(variables[0].dims[0], columns)
-    check_columns(tuple(v.data for v in variables), function.schema)
+    check_columns(tuple(v.variable for v in variables), function.schema)
     chunks = next((v.chunks for v in variables if v.chunks is not None), None)
     if chunks is not None:  # variables of a store may have other chunks than the first
         arrays = [_lazy(v).rechunk(chunks) for v in variables]
         values: Any = _of_arrays(function, arrays, dtype, columns)
     else:
-        values = function(tuple(v.to_numpy() for v in variables))  # each by itself, as in a fit
+        values = function(tuple(map(total_values, variables)))  # each by itself, as in a fit
     return _labelled(values, variables[0], columns)
 
 
 def _lazy(variable: xr.DataArray) -> da.Array:
+    values = total_values(variable)
     if variable.chunks is not None:
-        return variable.data
+        return values
     # in one chunk: of objects, Dask chooses none; and it does not take types of pandas
-    return da.from_array(variable.to_numpy(), chunks=-1)
+    return da.from_array(np.asarray(values), chunks=-1)
 
 
 def _check_dim(rows: Any, columns: tuple[Any, ...] | None) -> None:

@@ -27,6 +27,16 @@ def test_check_refuses_data_without_the_target_as_fit_does(place, people, kind, 
     assert run("check", place / "few.csv", "--schema", place / "schema.json") == 1
 
 
+def test_check_says_that_rows_cannot_be_read(place, capsys):
+    """And no word of the reader's error, which may quote a value."""
+    raw = bytearray((place / "people.parquet").read_bytes())
+    raw[4:200] = bytes(196)  # the first page
+    (place / "people.parquet").write_bytes(raw)
+    assert run("check", place / "people.parquet", "--schema", place / "schema.json") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("dpgb-dask: ChunkError: A chunk of the source failed to load:")
+
+
 def test_convert_says_what_is_wrong(place, binary_schema, capsys):
     schema = ("--schema", place / "schema.json")
     for options, words in [

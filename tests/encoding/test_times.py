@@ -233,3 +233,28 @@ def test_no_value_raises_warns_or_changes_how_another_is_read(values):
     frame = pd.DataFrame({name: pd.Series(column(values), dtype=object) for name in SCHEMA.names})
     read = read_values(frame, SCHEMA).columns
     assert np.array_equal(among, np.array([p.astype(float) for p in read]), equal_nan=True)
+
+
+def cftime_date(year, month, day, calendar):
+    """A date of cftime, or one that answers as it does where it is not installed."""
+
+    def turned(self, name):
+        assert (self.year, name) == (1500, "proleptic_gregorian")
+        return cftime_date(1500, 1, 10, name)
+
+    facts = {"year": year, "calendar": calendar, "change_calendar": turned}
+    facts["isoformat"] = lambda _: f"{year:04d}-{month:02d}-{day:02d}T00:00:00"
+    return type("datetime", (), facts | {"__module__": "cftime._cftime"})()
+
+
+def test_dates_of_cftime_are_read_in_the_calendar_of_all_others():
+    """One far date makes xarray give a whole array of them."""
+    given = [(2020, 2, 3), (2567, 7, 31), (1500, 1, 1)]
+    dates = [cftime_date(*ymd, calendar) for ymd in given for calendar in ("standard", "noleap")]
+    column = np.array([*dates, cftime_date(1500, 1, 1, "proleptic_gregorian"), None], object)
+    want = np.array(["2020-02-03", "2567-07-31", "1500-01-10", "1500-01-01"], "M8[s]").view(
+        np.int64
+    )
+    got = seconds(column)
+    assert got[[0, 2, 4, 6]].tolist() == want.tolist()
+    assert np.isnan(got[[1, 3, 5, 7]]).all()

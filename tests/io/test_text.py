@@ -37,6 +37,14 @@ def rows_of(table):
     return table.compute().to_numpy().tolist()
 
 
+@pytest.mark.parametrize("name", ["people [1].csv", "[a-c].csv", "b[", "]["])
+def test_a_file_whose_name_looks_like_a_pattern_is_read(name, tmp_path):
+    path = write(tmp_path, HEADER, LINES[0], name=name)
+    write(tmp_path, HEADER, LINES[1], LINES[2], name="b.csv")
+    assert rows_of(read_csv(path)) == [LINES[0].decode().split(",")]
+    assert len(rows_of(read_csv([path, tmp_path / "b.csv"]))) == 3
+
+
 def test_every_value_is_its_text(tmp_path):
     path = write(
         tmp_path, b"a,b", b"1,yes", b"x,", b'01,"a, ""b"""', b" 1 ,NA", b"broken", b"2,True"

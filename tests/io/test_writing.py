@@ -1,6 +1,7 @@
 """Data sets: the same model as from the source, whole shards, and no half-written data set passes for a whole one."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -281,6 +282,69 @@ def test_a_failed_write_leaves_no_rows(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_data_set_stays_until_another_takes_its_place(linked, tmp_path, monkeypatch):
+    path = tmp_path / "d.zarr"
+    write_dataset(path, *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    given = tmp_path / "link.zarr" if linked else path
+    if linked:
+        given.symlink_to(path)
+    old = sorted(tmp_path.iterdir())
+    X, y = some_rows()
+    with monkeypatch.context() as patch:
+        patch.setattr(writing._Writer, "write", fail_at(1))
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(given, 1 - X, y, schema=SCHEMA, shard_rows=ROWS, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == old
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+    rename = Path.rename
+
+    def fail_to_put(self, target):
+        if Path(target) == path and ".dpgb-part" in self.name:
+            raise OSError(28, "no room")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail_to_put)
+        with pytest.raises(OSError, match="no room"):
+            write_dataset(given, 1 - X, y, schema=SCHEMA, shard_rows=ROWS, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == old
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+    write_dataset(given, 1 - X, y, schema=SCHEMA, shard_rows=ROWS, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == old
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), 1 - X)
+
+
+def test_what_a_killed_process_took_away_is_put_back(tmp_path):
+    path, old = tmp_path / "d.zarr", tmp_path / ".dpgb-old-d.zarr"
+    write_dataset(path, *some_rows(), schema=SCHEMA)
+    path.rename(old)
+    with pytest.raises(StructureError, match="exists already"):
+        write_dataset(path, *some_rows(), schema=SCHEMA)
+    assert not old.exists()
+    shutil.copytree(path, old)
+    write_dataset(path, *some_rows(), schema=SCHEMA, overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rows_that_zarr_reads_from_the_data_set_are_written_before_it_goes(tmp_path):
+    """They are known by no name, and missing chunks would read as zeros."""
+    path = tmp_path / "d.zarr"
+    X, y = some_rows()
+    write_dataset(path, X, y, schema=SCHEMA, shard_rows=ROWS)
+    array = zarr.open_group(path, mode="r")["X"]
+    write_dataset(path, array, y, schema=SCHEMA, columns="position", overwrite=True)
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+
+
+def test_a_link_to_nowhere_gets_its_folder(tmp_path):
+    link, path = tmp_path / "link.zarr", tmp_path / "d.zarr"
+    link.symlink_to(path)
+    write_dataset(link, *some_rows(), schema=SCHEMA)
+    assert link.is_symlink()
+    assert len(open_dataset(path).y) == len(some_rows()[1])
 
 
 def test_what_reads_back_otherwise_raises(tmp_path, monkeypatch):

@@ -99,27 +99,27 @@ def tasks_of(parts: Sequence[Delayed]) -> dict[Any, Any]:
     return graph
 
 
-def tasks_in(nodes: Iterable[Any]) -> Iterator[Task]:
-    """Yield every task among the nodes of a graph, also those that Dask has fused into others."""
+def parts_in(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield every node of a graph, also those that Dask has fused into others, and every argument of a task."""
     ahead = list(nodes)
     while ahead:
         node = ahead.pop()
+        yield node
         if isinstance(node, Task):
-            yield node
             ahead += _fused_into(node).values()
             ahead += node.args
             ahead += node.kwargs.values()
 
 
-def rewritten(node: Any, change: Callable[[Task], Task]) -> Any:
-    """Return a node of a graph, in which every task is changed, also those that Dask has fused into it."""
+def rewritten(node: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a node of a graph, in which every node and argument is changed, also those that Dask has fused into it."""
     if not isinstance(node, Task):
-        return node
+        return change(node)
     args = [rewritten(given, change) for given in node.args]
     if isinstance(node, NestedContainer):
         return type(node)(*args)
     if inner := _fused_into(node):
-        args[0] = {key: rewritten(task, change) for key, task in inner.items()}
+        args[0] = {key: rewritten(part, change) for key, part in inner.items()}
     kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
     return change(Task(node.key, node.func, *args, **kwargs))
 

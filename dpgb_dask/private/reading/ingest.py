@@ -46,7 +46,8 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
-from dpgb_dask.private.reading.graph_fusion import rewritten, tasks_in
+from dpgb_dask.lazy_decoding import total_part
+from dpgb_dask.private.reading.graph_fusion import parts_in, rewritten
 from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
@@ -616,30 +617,35 @@ def _rechunked(layer: Any) -> dict[Any, Any]:
 def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> list[Delayed]:
     """Return some tasks of a graph, each as a Delayed, in which no value makes Dask fail."""
     tasks = convert_legacy_graph(dict(graph))
-    inner = list(tasks_in(tasks.values()))
+    parts = list(parts_in(tasks.values()))
+    inner = [part for part in parts if isinstance(part, Task)]
     if any(type(task).__name__ == "P2PBarrierTask" for task in inner):
         raise StructureError(
             "Rows that Dask shuffles or rechunks by its P2P method cannot be read by a fit. Build the collection under"
             f" dask.config.set({BY_TASKS}), or persist it first."
         )
     change = reading_of(inner, schema)
-    if change is not None or any(is_conversion(task.func) or is_check(task.func) for task in inner):
+    if change is not None or any(_safe(None, part) is not part for part in parts):
         tasks = {key: rewritten(node, partial(_safe, change)) for key, node in tasks.items()}
     layer = f"dpgb-source-{keys[0][0]}"
     joint = HighLevelGraph.from_collections(layer, tasks, dependencies=())
     return [Delayed(key, joint, layer=layer) for key in keys]
 
 
-def _safe(change: Callable[[Task], Task] | None, task: Task) -> Task:
-    """Return a task that no value makes fail.
+def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
+    """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
 
-    Dask's conversion to text, and its comparison of types, are in arrays and partitions that were made of a frame.
+    Dask's conversion to text, and its comparison of types, are in arrays and partitions that were made of a frame;
+    decoding by xarray is in arrays that it opened.
     """
-    if is_conversion(task.func):
-        return Task(task.key, to_text, *task.args)
-    if is_check(task.func):
-        return Task(task.key, as_it_is, *task.args)
-    return task if change is None else change(task)
+    part = total_part(part)
+    if not isinstance(part, Task):
+        return part
+    if is_conversion(part.func):
+        return Task(part.key, to_text, *part.args)
+    if is_check(part.func):
+        return Task(part.key, as_it_is, *part.args)
+    return part if change is None else change(part)
 
 
 def _array_chunks(

@@ -1,0 +1,132 @@
+"""Dates and text that xarray decodes as they are read: no value ends a fit, or changes how another is read."""
+
+import pickle
+from functools import partial
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
+
+from dpgb_dask import Datetime, DPGBClassifier, Schema
+from dpgb_dask.errors import StructureError
+from dpgb_dask.lazy_decoding import total_array, total_decoder
+from dpgb_dask.testing import SeededNoise
+from dpgb_dask.warning_filters import SILENCE
+
+N = 300
+SCHEMA = Schema(
+    {"when": Datetime("2020-01-01", "2021-12-31", ("days",)), "job": ["cook", "jugé"]},
+    classes=[0, 1],
+    target="y",
+)
+UNITS = "days since 2020-01-01"
+DAYS = np.arange(N) * 2
+JOBS = np.array([b"cook", "jugé".encode()] * (N // 2))
+Y = np.arange(N) // 3 % 2
+FAR = 10**9  # days, which no date of NumPy's nanoseconds holds
+ODD = b"jug\xe9"  # no UTF-8
+
+
+def opened(path, kind, days, jobs):
+    """Columns in a file, as xarray opens it."""
+    data = xr.Dataset(
+        {
+            "job": ("row", jobs.astype("S5"), {"_Encoding": "utf-8"}),
+            "when": ("row", days.astype(np.int32), {"units": UNITS, "calendar": "standard"}),
+        }
+    )
+    chunks = {"row": 110} if kind.endswith("in chunks") else None
+    if kind.startswith("netcdf"):
+        data.to_netcdf(path, engine="scipy")
+        return xr.open_dataset(path, engine="scipy", chunks=chunks)
+    with dask.config.set(scheduler="sync"):
+        data.chunk(row=110).to_zarr(path, zarr_format=2, consolidated=False)
+    return xr.open_zarr(path, consolidated=False, chunks=chunks)
+
+
+def model_text(tmp_path, X):
+    clf = DPGBClassifier(
+        schema=SCHEMA,
+        epsilon=4.0,
+        random_state=0,
+        recipe="fdp-tr-newton",
+        n_estimators=2,
+        noise=SeededNoise(0),
+    )
+    with dask.config.set(scheduler="sync"):
+        clf.fit(X, Y).save(tmp_path / "m.json")
+    return clf, (tmp_path / "m.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "netcdf in chunks", "zarr", "zarr in chunks"])
+@pytest.mark.parametrize("odd", ["date", "text", "neither"])
+def test_one_odd_value_changes_itself_alone(kind, odd, tmp_path):
+    days, jobs = DAYS.copy(), JOBS.copy()
+    when = np.datetime64("2020-01-01", "s") + DAYS.astype("m8[D]")
+    want = pd.DataFrame({"when": when, "job": [job.decode() for job in JOBS]}, dtype=object)
+    want["when"] = when
+    if odd == "date":
+        days[N // 2], want.loc[N // 2, "when"] = FAR, pd.NaT
+    if odd == "text":
+        jobs[N // 2], want.loc[N // 2, "job"] = ODD, "other"
+    table = opened(tmp_path / "data", kind, days, jobs)
+    clf, text = model_text(tmp_path, table)
+    assert text == model_text(tmp_path, want)[1]
+    with dask.config.set(scheduler="sync"):
+        np.testing.assert_array_equal(clf.predict_proba(table), clf.predict_proba(want))
+
+
+def test_every_date_that_xarray_decodes_has_its_bits():
+    days = np.array([0, 1, -700, 36_500, np.iinfo(np.int64).min])
+    for unit, numbers in (("ns", days), ("s", days), ("ns", days[:4] / 7), ("s", days[:4] / 7)):
+        told = partial(decode_cf_datetime, units=UNITS, calendar="standard", time_unit=unit)
+        decoder = total_decoder(told)
+        got = pickle.loads(pickle.dumps(decoder))(numbers)
+        with SILENCE:  # of seconds, xarray warns where it decodes fractions
+            want = told(numbers)
+        assert got.dtype == told(np.arange(2)).dtype
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+def test_a_far_date_is_missing_in_nanoseconds_and_itself_in_seconds():
+    days = np.array([0, FAR, -FAR, 5, 10**30, np.nan], np.float64)
+    read = {
+        unit: total_decoder(
+            partial(decode_cf_datetime, units=UNITS, calendar="proleptic_gregorian", time_unit=unit)
+        )(days)
+        for unit in ("ns", "s")
+    }
+    assert np.isnat(read["ns"]).tolist() == [False, True, True, False, True, True]
+    assert np.isnat(read["s"]).tolist() == [False] * 5 + [True]
+    # which no declared day reaches
+    assert read["s"][1] == read["s"][4] > np.datetime64("20000-01-01") > read["s"][0]
+    assert read["s"][2] < np.datetime64("-20000-01-01")
+
+
+def test_a_duration_that_is_too_long_is_missing():
+    decoder = total_decoder(partial(decode_cf_timedelta, units="days", time_unit="ns"))
+    read = decoder(np.array([3, FAR]))
+    assert read.tolist() == [3 * 86_400 * 10**9, None]
+
+
+def test_dates_of_another_calendar_are_refused_by_name():
+    with pytest.raises(StructureError, match=r"calendar 'noleap'.*convert_calendar"):
+        total_decoder(partial(decode_cf_datetime, units=UNITS, calendar="noleap"))
+
+
+def test_dates_that_were_to_be_objects_are_those_of_numpy():
+    told = partial(decode_cf_datetime, units=UNITS, calendar="standard", use_cftime=True)
+    assert total_decoder(told)(DAYS).dtype == np.dtype("M8[ns]")
+
+
+def test_other_functions_and_arrays_are_left_alone(tmp_path):
+    assert total_decoder(partial(np.asarray, dtype=np.float64)) is None
+    assert total_decoder(len) is None
+    data = xr.Dataset({"array": ("row", np.zeros(3))})
+    assert total_array(data) is data
+    data.to_netcdf(tmp_path / "a.nc", engine="scipy")
+    values = xr.open_dataset(tmp_path / "a.nc", engine="scipy")["array"].variable._data
+    assert total_array(values) is values
