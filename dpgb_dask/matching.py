@@ -31,9 +31,9 @@ from dpgb_dask.errors import (
     in_our_words,
     level_outside,
 )
+from dpgb_dask.names import POSITION
 from dpgb_dask.stored import arrays_of, from_zarr
 
-POSITION = "position"
 SHOWN = 3  # most matches that a warning names
 UNNAMED = (np.ndarray, da.Array, zarr.Array, pd.DataFrame, dd.DataFrame, xr.DataArray)
 

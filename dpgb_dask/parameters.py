@@ -19,13 +19,13 @@ from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean
 from dpgb_dask.losses import Loss
+from dpgb_dask.names import FEW_ROWS
 from dpgb_dask.plain import is_number, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 INFER = "infer"
-FEW_ROWS = ("stop", "continue")
 
 
 def spoken(method: Callable[P, T]) -> Callable[P, T]:

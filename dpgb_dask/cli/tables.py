@@ -21,8 +21,8 @@ from dpgb_dask.encoding.frames import in_partitions
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
 from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
-from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.stored import all_arrays_of, from_zarr, whole_from_zarr

@@ -27,7 +27,8 @@ from dpgb_dask.contracts.features import (
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import bucket_of
 from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_set
+from dpgb_dask.io.place import AGAIN, damaged_facts, is_said, no_data_set
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.private.reading.ingest import Inputs
 from dpgb_dask.values import cells
 

@@ -11,10 +11,10 @@ import zarr
 
 from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
+from dpgb_dask.names import WEIGHT
 
 ATTRIBUTE = "dpgb_dask"
 METADATA = "zarr.json"  # metadata file of a group or an array
-WEIGHT = "sample_weight"
 REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
 from dpgb_dask.errors import LedgerError
+from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.plots.style import GREY, dress, is_dark, new_figure, plain
 from dpgb_dask.showing import floored
 
@@ -55,7 +55,7 @@ def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     )
     axes.set_ylim(len(accounts) - 0.4, -0.6)
     axes.set_xlim(0, 100)
-    units = sorted({account_units.UNITS[one.analysis] for one in accounts})
+    units = sorted({ACCOUNT_UNITS[one.analysis] for one in accounts})
     axes.set_xlabel(
         f"% of the cap, in {', '.join(units)}, which adds up over fits", fontsize="small"
     )
