@@ -165,8 +165,25 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def check_flag(name: str, value: object, error: type[DPGBError]) -> None:
+    """Refuse a parameter that is neither True nor False: any other value would be taken for one of them.
+
+    Raises
+    ------
+    DPGBError
+        Of the given type.
+    """
+    if not isinstance(value, bool):
+        raise error(f"{name}={short(value)} must be True or False.")
+
+
 def short(value: object) -> str:
-    """Return a public value as quoted in an error; a long one is cut, and one too deep to print becomes its type."""
+    """Return a public value as quoted in an error; a long one is cut.
+
+    One too deep to print becomes its type, and so does a table or an array, which may hold rows.
+    """
+    if getattr(value, "shape", ()) != ():
+        return f"<{type(value).__name__}>"
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # a number of more digits than Python prints

@@ -14,13 +14,13 @@ from sklearn.utils import check_random_state
 from dpgb_dask import losses, recipes
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, check_unit_id
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
-from dpgb_dask.plain import is_number, python_scalar, whole_number
+from dpgb_dask.plain import is_number, plain_text, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +80,10 @@ def check_ledger(
     ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
 ) -> None:
     """Refuse combinations of ledger, account, noise and schema for which no charge is possible."""
+    if noise is not None and not callable(getattr(noise, "fit_key", None)):
+        raise PlanError(
+            f"noise is a {type(noise).__name__}. Leave it None; for a test, give dpgb_dask.testing.SeededNoise(seed)."
+        )
     if (ledger is None) != (account is None):
         given, lacking = ("account", "ledger") if ledger is None else ("ledger", "account")
         raise PlanError(f"{given} is given without {lacking}. Give both, or neither.")
@@ -141,8 +145,10 @@ def plan_of(
     # parameter grids are often NumPy arrays
     own = {name: python_scalar(value) for name, value in given.items()}
     plan = recipes.get(recipe, kind=kind, loss=loss, **own)
-    if on_few_rows not in FEW_ROWS:
-        raise PlanError(f"on_few_rows={on_few_rows!r} is unknown. Choose 'stop' or 'continue'.")
+    if plain_text(on_few_rows) not in FEW_ROWS:
+        raise PlanError(
+            f"on_few_rows={short(on_few_rows)} is unknown. Choose 'stop' or 'continue'."
+        )
     if on_few_rows == "stop" and not inferred:  # facts of public data need no such guard
         return plan
     return replace(plan, stops_on_few_rows=False)
@@ -186,6 +192,7 @@ def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Sc
         raise PlanError(
             f"max_rows_per_unit={max_rows_per_unit!r} must be a whole number in [1, {MAX_WEIGHT}]."
         )
+    check_unit_id(unit_id)
     if unit_id is None or unit_id == schema.unit_id:
         if schema.unit_id is None and most != 1:
             raise PlanError(

@@ -70,7 +70,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
     "kernels": ({"errors", "losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
     "values": (set(), {"numpy", "pandas"}),
-    "whole_files": (set(), set()),
+    "whole_files": ({"errors"}, set()),
     "contracts": (
         {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "whole_files"},
         {"numpy", "numba"},

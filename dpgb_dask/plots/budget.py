@@ -34,8 +34,10 @@ def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     ImportError
         If matplotlib is missing.
     LedgerError
-        If there is no such account, or none at all.
+        If it is no ledger, or there is no such account, or none at all.
     """
+    if not isinstance(ledger, Ledger):
+        raise LedgerError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
     accounts = ledger.accounts() if account is None else (ledger.account(account),)
     if not accounts:
         raise LedgerError(

@@ -21,7 +21,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean, short
-from dpgb_dask.plain import finite_float, python_scalar
+from dpgb_dask.plain import finite_float, is_number, plain_text, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
@@ -85,6 +85,10 @@ class Editor:
         PlanError
             If the feature is not numeric, or the model has a score for each of several classes.
         """
+        if plain_text(feature) is None or not is_number(direction):
+            raise PlanError(
+                f"monotone: {short(feature)} is no feature, or direction={short(direction)} is neither 1 nor -1."
+            )
         return self._with({"kind": "monotone", "feature": feature, "direction": direction})
 
     def clamp(

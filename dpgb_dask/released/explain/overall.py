@@ -131,6 +131,8 @@ class GlobalExplanation:
         key : int or None
             Position in ``feature_names``; None for the importances of all terms, -1 for everything.
         """
+        if key is not None:
+            figures.check_key(key, len(self._plotted), least=-1)
         if key == -1:
             return {
                 "overall": self.data(),
@@ -162,6 +164,7 @@ class GlobalExplanation:
         """
         if key is None:
             return figures.importances(self.data(), marked("Importance of terms", self.private))
+        figures.check_key(key, len(self._plotted))
         unit = marked(self.unit, self.private)
         return figures.of_term(
             self.data(key), self.feature_names[key], self.feature_types[key], unit
