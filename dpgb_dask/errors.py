@@ -17,6 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_CHARACTERS = 80  # of a wrong value quoted in an error
+MOST_NAMES = 10  # listed in an error
 
 
 class DPGBError(Exception):
@@ -189,6 +190,18 @@ def short(value: object) -> str:
     except (RecursionError, ValueError):  # a number of more digits than Python prints
         return f"<{type(value).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def first_few(texts: Iterable[str], between: str = ", ") -> str:
+    """Return texts with something between; of many, the first few and how many more there are."""
+    every = list(texts)
+    more = [f"and {len(every) - MOST_NAMES} more"] if len(every) > MOST_NAMES else []
+    return between.join([*every[:MOST_NAMES], *more])
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return public names as a list that an error quotes; of many, the first few and how many more there are."""
+    return f"[{first_few(map(short, names))}]"
 
 
 def rows_failed(kind: str) -> RowsError:

@@ -17,7 +17,7 @@ from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, check_unit_id
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, short
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
 from dpgb_dask.plain import is_number, plain_text, python_scalar, whole_number
@@ -244,7 +244,7 @@ def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | 
     unknown = [label for label in given if label not in classes]
     if unknown:
         raise PlanError(
-            f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {list(classes)!r}."
+            f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {listed(classes)}."
         )
     for label, weight in given.items():
         if not is_number(weight) or not 0 <= weight <= most:  # NaN compares false
@@ -304,11 +304,11 @@ def _directions(given: Any, schema: Schema) -> tuple[tuple[str, int], ...]:
         given = dict(zip(names, given, strict=True))
     if not isinstance(given, dict):
         raise PlanError(
-            f"monotonic_cst={given!r} must be None, an array of -1, 0 or 1, or a dict of feature names to these."
+            f"monotonic_cst={short(given)} must be None, an array of -1, 0 or 1, or a dict of feature names to these."
         )
     if unknown := [name for name in given if name not in names]:
         raise PlanError(
-            f"monotonic_cst contains unexpected feature names: {unknown}. The schema has {list(names)}."
+            f"monotonic_cst contains unexpected feature names: {listed(unknown)}. The schema has {listed(names)}."
         )
     for name, value in given.items():
         if not is_number(value) or value not in (-1, 0, 1):
@@ -325,8 +325,8 @@ def _groups(given: Any, schema: Schema) -> str | tuple[tuple[str, ...], ...] | N
         return tuple((name,) for name in names)
     if not isinstance(given, list) or not all(isinstance(group, list) for group in given):
         raise PlanError(
-            f"interaction_cst={given!r} must be None, 'pairwise', 'no_interactions', or a sequence of groups: tuples,"
-            " lists or sets of features."
+            f"interaction_cst={short(given)} must be None, 'pairwise', 'no_interactions', or a sequence of groups:"
+            " tuples, lists or sets of features."
         )
     groups = [sorted({_place(item, names) for item in group}) for group in given if group]
     rest = sorted(set(range(len(names))) - {k for group in groups for k in group})
@@ -340,6 +340,6 @@ def _place(item: Any, names: tuple[str, ...]) -> int:
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
         return item
     raise PlanError(
-        f"interaction_cst holds {item!r}: give names of features, {list(names)}, or their positions, 0 to"
+        f"interaction_cst holds {short(item)}: give names of features, {listed(names)}, or their positions, 0 to"
         f" {len(names) - 1}."
     )

@@ -32,6 +32,7 @@ from dpgb_dask.errors import (
     DPGBError,
     SchemaError,
     check_flag,
+    first_few,
     json_object,
     short,
     where_json_breaks,
@@ -275,7 +276,7 @@ class Schema:
         if is_draft(data):
             if found := open_facts(data):
                 raise SchemaError(
-                    f"The schema is a draft, and facts are open: {'; '.join(found)}. Fill them in from public"
+                    f"The schema is a draft, and facts are open: {first_few(found, '; ')}. Fill them in from public"
                     " knowledge, not by looking at the data."
                 )
             data = without_blanks(data)
