@@ -33,6 +33,10 @@ def run(options: argparse.Namespace) -> None:
     delimiter, compression = _form_of(options.out)
     # next to the output and with its suffix, from which readers and writers of text derive the compression
     place = Path(os.path.realpath(options.out))  # a link to it stays
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise StructureError(
+            f"--out {str(options.out)!r} is a device or a pipe, whose place a file would take. Give the name of a file."
+        )
     scratch = place.with_name(f".dpgb-part-{secrets.token_hex(8)}-{place.name}")
     replaced = place.with_name(f".dpgb-old-{place.name}")
     _put_back(replaced, place)  # if a command was killed
