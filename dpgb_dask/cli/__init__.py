@@ -127,8 +127,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
     options = _parser(given).parse_args(given)
+    run: Callable[[argparse.Namespace], int | None]
     try:
-        run: Callable[[argparse.Namespace], int | None] = _named("cli", options.run)
+        run = _named("cli", options.run)
+    except (ImportError, MemoryError, OSError) as error:  # no row is read yet: its text is public
+        text = (
+            f"{kind_of(error)}: a library cannot be loaded: {str(error).partition(chr(10))[0]}. It may not be installed"
+            " whole, or this process may use too little memory (ulimit -v)."
+        )
+        return _fail(error, ERROR, text)
+    try:
         code = run(options) or OK
         if sys.stdout is not None:
             sys.stdout.flush()  # here, so that a full disk is said like any other error

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
@@ -484,6 +485,23 @@ def test_every_command_says_of_itself_what_the_help_says_of_it():
         assert commands.choices[name].description == command.text
         (line,) = commands._choices_actions
         assert line.help == command.text
+
+
+@pytest.mark.parametrize("error", [OSError("no libllvmlite.so\nat …"), ImportError("no x")])
+def test_a_library_that_cannot_be_loaded_is_one_line(error, monkeypatch, capsys):
+    """As under ``ulimit -v``."""
+    load = import_module
+
+    def fail(name):
+        if name == "dpgb_dask.cli.model":
+            raise error
+        return load(name)
+
+    monkeypatch.setattr("dpgb_dask.cli.import_module", fail)
+    assert run("report", "m.json") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"a library cannot be loaded: {str(error).splitlines()[0]}. It may" in line
+    assert "ulimit -v" in line
 
 
 LARGE = {"numba", "pandas", "dask", "distributed", "sklearn", "sqlalchemy", "zarr"}
