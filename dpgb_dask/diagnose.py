@@ -25,7 +25,7 @@ from dpgb_dask.contracts.schema import Schema, Target
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
-from dpgb_dask.errors import SchemaError, StructureError, in_our_words
+from dpgb_dask.errors import SchemaError, StructureError, in_our_words, listed
 from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
@@ -227,8 +227,8 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     missing = [name for name in schema.names if name not in (names or ())]
     if missing:
         raise SchemaError(
-            f"columns do not match the schema: missing={missing}, not declared={list(map(str, strange))}. Rename or"
-            " add columns, or list those to leave out in 'ignore'."
+            f"columns do not match the schema: missing={listed(missing)}, not declared={listed(map(str, strange))}."
+            " Rename or add columns, or list those to leave out in 'ignore'."
         )
     told = tuple(map(str, strange))
     if isinstance(X, pd.DataFrame | dd.DataFrame):

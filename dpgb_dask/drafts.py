@@ -18,14 +18,21 @@ import zarr
 
 from dpgb_dask.contracts.blanks import FILL_IN, NOTICE, open_facts
 from dpgb_dask.contracts.features import USUAL_PARTS
-from dpgb_dask.contracts.schema import VERSION, Schema
+from dpgb_dask.contracts.schema import (
+    VERSION,
+    Schema,
+    check_unit_id,
+    column_name,
+    names_ignored,
+    target_of,
+)
 from dpgb_dask.encoding.times import ISO
-from dpgb_dask.errors import SchemaError, StructureError, did_you_mean
+from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cell
-from dpgb_dask.whole_files import path_of, write_whole
+from dpgb_dask.whole_files import name_of, path_of, write_whole
 
 BLANKS = {
     "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last, parts), grouped"
@@ -110,22 +117,27 @@ class SchemaDraft(Mapping[str, Any]):
         SchemaError
             If something is still open, which it lists, or a name is no column of the draft.
         """
+        if not isinstance(features, Mapping):
+            raise SchemaError(
+                f"features is a {type(features).__name__}. Give a mapping of names to features, as for Schema."
+            )
         given = self._data["features"]
         for name in features:
             if name not in given:
                 raise SchemaError(
-                    f"feature {name!r} is no column of the draft.{did_you_mean(name, given)}"
+                    f"feature {short(name)} is no column of the draft.{did_you_mean(name, given)}"
                 )
         facts = dict(self._data["target"])
         if target is not None:
-            facts["name"] = target
-        if classes is not None:
-            labels = list(classes)
-            facts |= {"type": "binary" if len(labels) == 2 else "multiclass", "classes": labels}
-        elif target_bounds is not None:
-            low, high = target_bounds
-            facts |= {"type": "numeric", "low": low, "high": high}
-        others = {facts["name"], unit_id, *ignore}
+            facts["name"] = column_name(target)
+        if classes is not None or target_bounds is not None:
+            made = target_of(facts["name"], classes, target_bounds)
+            numeric = made.type == "numeric"
+            own = {"low": made.low, "high": made.high} if numeric else {"classes": made.classes}
+            facts |= {"type": made.type, **own}
+        check_unit_id(unit_id)
+        ignored = names_ignored(ignore)
+        others = {facts["name"], unit_id, *ignored}
         kept = {
             name: features.get(name, spec) for name, spec in given.items() if name not in others
         }
@@ -134,7 +146,7 @@ class SchemaDraft(Mapping[str, Any]):
                 **self._data,
                 "features": kept,
                 "target": facts,
-                "ignore": [*self._data["ignore"], *ignore],
+                "ignore": [*self._data["ignore"], *ignored],
                 "max_weight": max_weight,
                 "unit_id": unit_id,
             }
@@ -142,7 +154,7 @@ class SchemaDraft(Mapping[str, Any]):
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form, with its blanks."""
-        write_whole(path_of(path), f"{self}\n".encode())
+        write_whole(path_of(name_of(path)), f"{self}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":
@@ -169,6 +181,7 @@ class SchemaDraft(Mapping[str, Any]):
 
 def draft(source: Any, *, target: str | None = None, header: bool = False) -> SchemaDraft:
     """Return the draft of a schema; see `Schema.draft`."""
+    check_flag("header", header, StructureError)
     names: Sequence[Any] | None
     if hasattr(source, "names") and hasattr(source, "types"):  # an Arrow schema
         return of_types(dict(zip(source.names, source.types, strict=True)), target)
@@ -228,7 +241,7 @@ def _width(source: Any) -> int:
 
 def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
-    if target is not None and target not in types:
+    if target is not None and column_name(target) not in types:
         raise SchemaError(
             f"target={target!r} is no column of the data.{did_you_mean(target, types)}"
         )

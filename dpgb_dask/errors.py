@@ -17,6 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_CHARACTERS = 80  # of a wrong value quoted in an error
+MOST_NAMES = 10  # listed in an error
 
 
 class DPGBError(Exception):
@@ -165,13 +166,42 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def check_flag(name: str, value: object, error: type[DPGBError]) -> None:
+    """Refuse a parameter that is neither True nor False: any other value would be taken for one of them.
+
+    Raises
+    ------
+    DPGBError
+        Of the given type.
+    """
+    if not isinstance(value, bool):
+        raise error(f"{name}={short(value)} must be True or False.")
+
+
 def short(value: object) -> str:
-    """Return a public value as quoted in an error; a long one is cut, and one too deep to print becomes its type."""
+    """Return a public value as quoted in an error; a long one is cut.
+
+    One too deep to print becomes its type, and so does a table or an array, which may hold rows.
+    """
+    if getattr(value, "shape", ()) != ():
+        return f"<{type(value).__name__}>"
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # a number of more digits than Python prints
         return f"<{type(value).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def first_few(texts: Iterable[str], between: str = ", ") -> str:
+    """Return texts with something between; of many, the first few and how many more there are."""
+    every = list(texts)
+    more = [f"and {len(every) - MOST_NAMES} more"] if len(every) > MOST_NAMES else []
+    return between.join([*every[:MOST_NAMES], *more])
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return public names as a list that an error quotes; of many, the first few and how many more there are."""
+    return f"[{first_few(map(short, names))}]"
 
 
 def rows_failed(kind: str) -> RowsError:

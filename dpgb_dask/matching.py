@@ -30,10 +30,12 @@ from dpgb_dask.errors import (
     UnnamedColumnsWarning,
     in_our_words,
     level_outside,
+    listed,
+    short,
 )
+from dpgb_dask.names import POSITION
 from dpgb_dask.stored import arrays_of, from_zarr
 
-POSITION = "position"
 SHOWN = 3  # most matches that a warning names
 UNNAMED = (np.ndarray, da.Array, zarr.Array, pd.DataFrame, dd.DataFrame, xr.DataArray)
 
@@ -64,11 +66,11 @@ def check_choice(columns: Any) -> str | list[str] | None:
     )
     if not names or not all(isinstance(name, str) for name in names):
         raise PlanError(
-            f"columns={columns!r} must be None, 'position', or a list of the names of the array's columns."
+            f"columns={short(columns)} must be None, 'position', or a list of the names of the array's columns."
         )
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise PlanError(f"columns={names!r} names {twice} twice. Name every column once.")
+        raise PlanError(f"columns= names {listed(twice)} twice. Name every column once.")
     return [str(name) for name in names]
 
 
@@ -259,8 +261,8 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     if missing or extra:
         strange = " It has names that the schema does not declare." if extra else ""
         raise PlanError(
-            f"columns= does not match the schema: missing={missing}.{strange} Name every feature; other columns must be"
-            " in the schema's 'ignore', or be its unit or target."
+            f"columns= does not match the schema: missing={listed(missing)}.{strange} Name every feature; other columns"
+            " must be in the schema's 'ignore', or be its unit or target."
         )
     return [columns.index(name) for name in schema.names]
 

@@ -14,18 +14,18 @@ from sklearn.utils import check_random_state
 from dpgb_dask import losses, recipes
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, check_unit_id
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
 from dpgb_dask.losses import Loss
-from dpgb_dask.plain import is_number, python_scalar, whole_number
+from dpgb_dask.names import FEW_ROWS
+from dpgb_dask.plain import is_number, plain_text, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 INFER = "infer"
-FEW_ROWS = ("stop", "continue")
 
 
 def spoken(method: Callable[P, T]) -> Callable[P, T]:
@@ -80,6 +80,10 @@ def check_ledger(
     ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
 ) -> None:
     """Refuse combinations of ledger, account, noise and schema for which no charge is possible."""
+    if noise is not None and not callable(getattr(noise, "fit_key", None)):
+        raise PlanError(
+            f"noise is a {type(noise).__name__}. Leave it None; for a test, give dpgb_dask.testing.SeededNoise(seed)."
+        )
     if (ledger is None) != (account is None):
         given, lacking = ("account", "ledger") if ledger is None else ("ledger", "account")
         raise PlanError(f"{given} is given without {lacking}. Give both, or neither.")
@@ -141,8 +145,10 @@ def plan_of(
     # parameter grids are often NumPy arrays
     own = {name: python_scalar(value) for name, value in given.items()}
     plan = recipes.get(recipe, kind=kind, loss=loss, **own)
-    if on_few_rows not in FEW_ROWS:
-        raise PlanError(f"on_few_rows={on_few_rows!r} is unknown. Choose 'stop' or 'continue'.")
+    if plain_text(on_few_rows) not in FEW_ROWS:
+        raise PlanError(
+            f"on_few_rows={short(on_few_rows)} is unknown. Choose 'stop' or 'continue'."
+        )
     if on_few_rows == "stop" and not inferred:  # facts of public data need no such guard
         return plan
     return replace(plan, stops_on_few_rows=False)
@@ -186,6 +192,7 @@ def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Sc
         raise PlanError(
             f"max_rows_per_unit={max_rows_per_unit!r} must be a whole number in [1, {MAX_WEIGHT}]."
         )
+    check_unit_id(unit_id)
     if unit_id is None or unit_id == schema.unit_id:
         if schema.unit_id is None and most != 1:
             raise PlanError(
@@ -237,7 +244,7 @@ def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | 
     unknown = [label for label in given if label not in classes]
     if unknown:
         raise PlanError(
-            f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {list(classes)!r}."
+            f"class_weight names {unknown[0]!r}, which is no declared class. Declared: {listed(classes)}."
         )
     for label, weight in given.items():
         if not is_number(weight) or not 0 <= weight <= most:  # NaN compares false
@@ -297,11 +304,11 @@ def _directions(given: Any, schema: Schema) -> tuple[tuple[str, int], ...]:
         given = dict(zip(names, given, strict=True))
     if not isinstance(given, dict):
         raise PlanError(
-            f"monotonic_cst={given!r} must be None, an array of -1, 0 or 1, or a dict of feature names to these."
+            f"monotonic_cst={short(given)} must be None, an array of -1, 0 or 1, or a dict of feature names to these."
         )
     if unknown := [name for name in given if name not in names]:
         raise PlanError(
-            f"monotonic_cst contains unexpected feature names: {unknown}. The schema has {list(names)}."
+            f"monotonic_cst contains unexpected feature names: {listed(unknown)}. The schema has {listed(names)}."
         )
     for name, value in given.items():
         if not is_number(value) or value not in (-1, 0, 1):
@@ -318,8 +325,8 @@ def _groups(given: Any, schema: Schema) -> str | tuple[tuple[str, ...], ...] | N
         return tuple((name,) for name in names)
     if not isinstance(given, list) or not all(isinstance(group, list) for group in given):
         raise PlanError(
-            f"interaction_cst={given!r} must be None, 'pairwise', 'no_interactions', or a sequence of groups: tuples,"
-            " lists or sets of features."
+            f"interaction_cst={short(given)} must be None, 'pairwise', 'no_interactions', or a sequence of groups:"
+            " tuples, lists or sets of features."
         )
     groups = [sorted({_place(item, names) for item in group}) for group in given if group]
     rest = sorted(set(range(len(names))) - {k for group in groups for k in group})
@@ -333,6 +340,6 @@ def _place(item: Any, names: tuple[str, ...]) -> int:
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
         return item
     raise PlanError(
-        f"interaction_cst holds {item!r}: give names of features, {list(names)}, or their positions, 0 to"
+        f"interaction_cst holds {short(item)}: give names of features, {listed(names)}, or their positions, 0 to"
         f" {len(names) - 1}."
     )

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from dpgb_dask.contracts.plan import Progress
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, short
 from dpgb_dask.kernels.cache import LISTENERS
+from dpgb_dask.plain import whole_number
 
 FIRST = "reading rows"  # what is done before the first round
 REDRAWN = 0.1  # seconds between two pictures of a bar, so that drawing takes no time
@@ -57,10 +58,15 @@ class Bar:
         given: Any = () if callbacks is None else callbacks
         if not isinstance(given, Sequence) or not all(map(callable, given)):
             raise PlanError(
-                f"callbacks={given!r} must be a sequence of functions of (stage, round, of how many)."
+                f"callbacks={short(given)} must be a sequence of functions of (stage, round, of how many)."
+            )
+        shown = whole_number(int(verbose) if isinstance(verbose, bool) else verbose)
+        if shown is None or shown < 0:
+            raise PlanError(
+                f"verbose={short(verbose)} must be 0 or False for no display of progress, 1 or True for one."
             )
         self._callbacks = tuple(given)
-        self._display = display_here() if verbose else None
+        self._display = display_here() if shown else None
         self._first: tuple[int, float] | None = None  # the first round, and when it was done
         self._done = 0
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dpgb_dask.errors import StructureError, kind_of
-from dpgb_dask.whole_files import path_of, write_whole
+from dpgb_dask.whole_files import name_of, path_of, write_whole
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
@@ -45,26 +45,21 @@ def place_of(path: Any) -> Path | str:
     return path_or_url(name_of(path))
 
 
-def name_of(path: Any) -> str:
-    """Return the name that a caller gives, as text.
+def options_of(storage_options: Any) -> dict[str, Any]:
+    """Return a caller's options for fsspec, which may hold a password and are not repeated.
 
     Raises
     ------
-    TypeError
-        If it is no name, but an open file, bytes or a number, whose text would name a file of its own.
     StructureError
-        If it names no file.
+        If they are no mapping.
     """
-    text = (
-        path if isinstance(path, str) else getattr(type(path), "__fspath__", lambda _: None)(path)
-    )
-    if not isinstance(text, str):
-        raise TypeError(
-            f"path is a value of type {type(path).__name__}, and must be a name: give text or a Path."
+    if storage_options is None:
+        return {}
+    if not isinstance(storage_options, Mapping):
+        raise StructureError(
+            f"storage_options is a {type(storage_options).__name__}. Give a mapping of fsspec's options, or None."
         )
-    if not text or "\0" in text:
-        raise StructureError(f"path={text!r} names no file. Give its name.")
-    return text
+    return dict(storage_options)
 
 
 def check_no_password(url: str) -> None:

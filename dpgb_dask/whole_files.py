@@ -6,6 +6,31 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
+from typing import Any
+
+from dpgb_dask.errors import StructureError
+
+
+def name_of(path: Any) -> str:
+    """Return the name that a caller gives, as text.
+
+    Raises
+    ------
+    TypeError
+        If it is no name, but an open file, bytes or a number, whose text would name a file of its own.
+    StructureError
+        If it names no file.
+    """
+    text = (
+        path if isinstance(path, str) else getattr(type(path), "__fspath__", lambda _: None)(path)
+    )
+    if not isinstance(text, str):
+        raise TypeError(
+            f"path is a value of type {type(path).__name__}, and must be a name: give text or a Path."
+        )
+    if not text or "\0" in text:
+        raise StructureError(f"path={text!r} names no file. Give its name.")
+    return text
 
 
 def path_of(name: str | Path) -> Path:

@@ -16,6 +16,7 @@ LOW = {
     "errors",
     "frozen",
     "installed",
+    "names",
     "plain",
     "showing",
     "losses",
@@ -64,12 +65,13 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "clients": ({"errors"}, {"dask", "distributed"}),
     "frozen": (set(), {"numpy"}),
     "installed": (set(), set()),
+    "names": (set(), set()),
     "plain": (set(), {"numpy"}),
     "showing": (set(), set()),
     "losses": ({"errors", "frozen", "plain"}, {"numpy"}),
     "kernels": ({"losses"}, {"numpy", "numba", "llvmlite"}),  # which comes with Numba
     "values": (set(), {"numpy", "pandas"}),
-    "whole_files": (set(), set()),
+    "whole_files": ({"errors"}, set()),
     "contracts": (
         {"errors", "frozen", "plain", "showing", "losses", "kernels", "values", "whole_files"},
         {"numpy"},

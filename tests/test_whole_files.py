@@ -202,3 +202,28 @@ def test_a_pipe_is_not_read_where_a_command_looks_for_ledgers(tmp_path):
     assert not is_of_ledger(pipe)
     assert os.read(both, 1 << 16) == b"of others" * 999
     os.close(both)
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_predictions_take_the_place_of_no_device_or_pipe(classifier, tmp_path, link, capsys):
+    classifier.save(tmp_path / "m.json")
+    (tmp_path / "rows.csv").write_text(",".join(classifier.schema_.names) + "\n")
+    place = tmp_path / "pipe.csv"
+    os.mkfifo(place)
+    if link:
+        (tmp_path / "link.csv").symlink_to(place)
+    before = {*os.listdir(tmp_path)}
+    out = tmp_path / ("link.csv" if link else "pipe.csv")
+    given = ("predict", tmp_path / "m.json", tmp_path / "rows.csv", "--out", out)
+    assert run(*given, "--overwrite") == 1
+    assert f"{str(out)!r} is a device or a pipe" in capsys.readouterr().err
+    assert place.is_fifo()
+    assert {*os.listdir(tmp_path)} == before
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_device_is_written_to_and_stays(name, classifier, tmp_path):
+    place = tmp_path / "null"
+    place.symlink_to(os.devnull)
+    WRITERS[name](classifier, place)
+    assert place.is_char_device()

@@ -1,4 +1,4 @@
-"""The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its own file here."""
+"""The command line: ``dpgb-dask COMMAND``; each command of `COMMANDS` has its file here, its options in `parsers`."""
 
 import argparse
 import errno
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -41,14 +41,14 @@ exit codes:
 
 
 class Command(NamedTuple):
-    """Where a command is added, as ``module.function`` of this folder, and its line in the help."""
+    """Where a command's options are added, as ``module.function`` of ``parsers``, and its line in the help."""
 
     added_by: str
     text: str
 
 
-# Only the module of the command that is run is imported: Dask and scikit-learn take seconds. Each line is the text that
-# the command gives itself.
+# Only the command that is run is imported, and only once its options are read: Dask and scikit-learn take seconds. Each
+# line is the text that the command gives itself.
 COMMANDS = {
     "demo": Command("demo.add", "fit made-up census data on a local cluster, and write the model"),
     "schema": Command(
@@ -127,8 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
     options = _parser(given).parse_args(given)
+    run: Callable[[argparse.Namespace], int | None]
     try:
-        code: int = options.run(options) or OK
+        run = _named("cli", options.run)
+    except (ImportError, MemoryError, OSError) as error:  # no row is read yet: its text is public
+        text = (
+            f"{kind_of(error)}: a library cannot be loaded: {str(error).partition(chr(10))[0]}. It may not be installed"
+            " whole, or this process may use too little memory (ulimit -v)."
+        )
+        return _fail(error, ERROR, text)
+    try:
+        code = run(options) or OK
         if sys.stdout is not None:
             sys.stdout.flush()  # here, so that a full disk is said like any other error
         return code
@@ -173,9 +182,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def add_to(commands: Any, command: Command) -> None:
-    """Import the module of a command, and let it add the command's options."""
-    module, function = command.added_by.split(".")
-    getattr(import_module(f"dpgb_dask.cli.{module}"), function)(commands)
+    """Add the options of a command."""
+    _named("cli.parsers", command.added_by)(commands)
+
+
+def _named(package: str, name: str) -> Any:
+    """Import a module of a package of ours, and return the function that ``module.function`` names."""
+    module, function = name.split(".")
+    return getattr(import_module(f"dpgb_dask.{package}.{module}"), function)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, listed
 
 WORDS = ("pairwise", "no_interactions")
 
@@ -45,7 +45,7 @@ def constraints(options: argparse.Namespace) -> dict[str, Any]:
     names = [name for name, _ in directions]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PlanError(
-            f"--monotonic names {twice} more than once. Give each feature one direction."
+            f"--monotonic names {listed(twice)} more than once. Give each feature one direction."
         )
     if len(groups) > 1 and (words := [group for group in groups if group in WORDS]):
         raise PlanError(f"--interaction {words[0]} stands alone. Leave it out, or the groups.")

@@ -2,48 +2,20 @@
 # ruff: noqa: N806 - X is scikit-learn's name
 
 import argparse
-from typing import Any
 
 import dask.dataframe as dd
 
 from dpgb_dask import diagnose
-from dpgb_dask.cli.options import TEXT_FIT, add_data, command, joined
+from dpgb_dask.cli.options import joined
 from dpgb_dask.cli.places import check_spared
 from dpgb_dask.cli.tables import beside, column, is_zarr, open_table, schema_of
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import write_dataset
-from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.remote import path_or_url
 
-TEXT_CHECK = f"""{TEXT_FIT}
 
-Exit code 1 where a feature or the target is not there, or no row is usable, such as where no label is declared."""
-
-
-def add_check(commands: Any) -> None:
-    """Add the command ``check``."""
-    text = "count what a fit would clip or call missing: for the data owner's eyes, NOT private"
-    example = "dpgb-dask check people.parquet --schema people.schema.json"
-    check = command(commands, "check", text, _check, example, TEXT_CHECK)
-    add_data(check)
-    check.add_argument("--weight", help="column of sample weights, as for fit")
-    check.add_argument("--unit", help="column that names the privacy unit, as for fit")
-
-
-def add_convert(commands: Any) -> None:
-    """Add the command ``convert``."""
-    text = "write data as one Zarr data set, with its schema in it: quicker to read, also from an object store"
-    example = (
-        "dpgb-dask convert 'people/*.csv' --schema people.schema.json --out s3://bucket/people.zarr"
-    )
-    convert = command(commands, "convert", text, _convert, example, TEXT_FIT)
-    add_data(convert)
-    convert.add_argument("--out", required=True, help="folder or URL, *.zarr; it will hold rows")
-    convert.add_argument("--weight", help=f"column of sample weights, kept as {WEIGHT!r}")
-    convert.add_argument("--overwrite", action="store_true", help="replace a data set")
-
-
-def _check(options: argparse.Namespace) -> None:
+def run_check(options: argparse.Namespace) -> None:
+    """Print what a fit would clip or call missing."""
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y = columns.get(schema.target.name, None if isinstance(X, dd.DataFrame) else columns.get("y"))
@@ -60,7 +32,8 @@ def _check(options: argparse.Namespace) -> None:
         raise StructureError("No row is usable: see the target above.")
 
 
-def _convert(options: argparse.Namespace) -> None:
+def run_convert(options: argparse.Namespace) -> None:
+    """Write the data set."""
     if not is_zarr(options.out):
         raise StructureError(
             f"--out {options.out!r} must end in .zarr: by that, fit and predict know it."

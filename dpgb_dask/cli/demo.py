@@ -4,7 +4,6 @@
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 from dask.base import compute
 from distributed import Client, LocalCluster
@@ -12,39 +11,15 @@ from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
 from dpgb_dask.cli.aloud import aloud
-from dpgb_dask.cli.options import FEW_ROWS, OK, command, positive
+from dpgb_dask.cli.options import FEW_ROWS, OK
 from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
-from dpgb_dask.whole_files import path_of
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    text = "fit made-up census data on a local cluster, and write the model"
-    demo = command(commands, "demo", text, _demo, "dpgb-dask demo --epsilon 0.5")
-    demo.add_argument("--epsilon", type=float, default=1.0, help="privacy of the fit (default 1)")
-    demo.add_argument("--delta", type=float, default=1e-6, help="(default 1e-6)")
-    demo.add_argument(
-        "--rows", type=positive, default=120_000, help="rows to make up (default 120000)"
-    )
-    demo.add_argument("--workers", type=positive, default=2, help="workers (default 2)")
-    demo.add_argument(
-        "--processes",
-        action="store_true",
-        help="start each worker in a process of its own, as a cluster does; by default they are threads of this one",
-    )
-    demo.add_argument(
-        "--out",
-        type=path_of,
-        default=Path("demo-model.json"),
-        help="model file (default ./demo-model.json)",
-    )
-    demo.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _demo(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Fit and print; the exit code says whether the fit stopped early."""
     # imported here, as no other command needs it
     from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415
 

@@ -4,87 +4,15 @@ import argparse
 import json
 from typing import Any
 
-from dpgb_dask.cli.options import command, open_ledger
-from dpgb_dask.controller import account_units
+from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
-from dpgb_dask.controller.ledger_server import ROLES
 from dpgb_dask.errors import LedgerError
 from dpgb_dask.showing import floored
 
 
-def add(commands: Any) -> None:
-    """Add the command and its actions."""
-    text = "open an account, show what is left, settle a fit, verify or restore the ledger"
-    ledger = commands.add_parser("ledger", help=text, description=text)
-    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
-    url = "such as sqlite:///budget.db"
-
-    text = "open an account with a cap on all of its fits together"
-    example = "dpgb-dask ledger open sqlite:///budget.db people --epsilon 3 --delta 1e-6"
-    opened = command(actions, "open", text, _ledger_open, example)
-    opened.add_argument("url", help=url)
-    opened.add_argument("account", help="name; one account per data set")
-    opened.add_argument("--epsilon", type=float, required=True, help="cap of the account")
-    opened.add_argument(
-        "--delta", type=float, required=True, help="delta of the cap; may be 0 with --analysis pure"
-    )
-    opened.add_argument(
-        "--analysis",
-        choices=sorted(account_units.UNITS),
-        default="gdp",
-        help="how charges add up: gdp (default; tight for Gaussian noise), zcdp, or pure, for recipes of pure"
-        " differential privacy alone",
-    )
-    opened.add_argument(
-        "--unit",
-        metavar="COLUMN",
-        help="the cap holds for all rows of one such unit together, and fits with this --unit alone can charge the"
-        " account (default: for one row, and fits with and without --unit can)",
-    )
-
-    example = "dpgb-dask ledger show sqlite:///budget.db"
-    shown = command(actions, "show", "print accounts and their fits", _ledger_show, example)
-    shown.add_argument("url", help=url)
-    shown.add_argument("account", nargs="?", help="one account (default: all)")
-    shown.add_argument("--json", action="store_true", help="as JSON, with digests at full length")
-
-    text = "close an interrupted fit for good; what it opened stays charged"
-    example = "dpgb-dask ledger settle sqlite:///budget.db FIT_ID"
-    settled = command(actions, "settle", text, _ledger_settle, example)
-    settled.add_argument("url", help=url)
-    settled.add_argument("fit_id", help="from: dpgb-dask ledger show")
-
-    text = "go through every entry: nothing changed by hand, nothing missing; exit code 1 if it is not so"
-    example = "dpgb-dask ledger verify sqlite:///budget.db"
-    verified = command(actions, "verify", text, _ledger_verify, example)
-    verified.add_argument("url", help=url)
-
-    text = "go on with a ledger that was restored from a copy; charges that are not in the copy are forgotten"
-    example = "dpgb-dask ledger restore sqlite:///budget.db"
-    restored = command(actions, "restore", text, _ledger_restore, example)
-    restored.add_argument("url", help=url)
-
-    text = "let a role of the database server charge fits, or only read; what else it could do is taken from it"
-    example = "dpgb-dask ledger grant URL --role analyst alice"
-    granted = command(actions, "grant", text, _ledger_grant, example)
-    granted.add_argument("url", help="such as postgresql+psycopg://owner@host/db")
-    granted.add_argument("name", help="the role; it exists on the server")
-    granted.add_argument(
-        "--role",
-        choices=ROLES,
-        required=True,
-        help="an analyst charges fits, an auditor only reads",
-    )
-
-    text = "take from a role of the database server all rights on the ledger"
-    example = "dpgb-dask ledger revoke URL alice"
-    revoked = command(actions, "revoke", text, _ledger_revoke, example)
-    revoked.add_argument("url", help="such as postgresql+psycopg://owner@host/db")
-    revoked.add_argument("name", help="the role")
-
-
-def _ledger_open(options: argparse.Namespace) -> None:
+def run_open(options: argparse.Namespace) -> None:
+    """Open an account."""
     ledger = Ledger(options.url)
     if not ledger.durable:
         raise LedgerError(
@@ -121,7 +49,8 @@ def _relation(unit_id: str | None) -> str:
     return "one row" if unit_id is None else f"all rows of one {unit_id!r}"
 
 
-def _ledger_show(options: argparse.Namespace) -> None:
+def run_show(options: argparse.Namespace) -> None:
+    """Print accounts and their fits."""
     ledger = open_ledger(options.url)
     accounts = ledger.accounts() if options.account is None else (ledger.account(options.account),)
     if options.json:
@@ -189,7 +118,8 @@ def _print_fits(ledger: Ledger, account: Account) -> None:
         )
 
 
-def _ledger_settle(options: argparse.Namespace) -> None:
+def run_settle(options: argparse.Namespace) -> None:
+    """Close a fit."""
     ledger = open_ledger(options.url)
     ended = ledger.record(options.fit_id).state in ENDED
     key = ledger.key_path(options.fit_id)
@@ -208,7 +138,8 @@ def _ledger_settle(options: argparse.Namespace) -> None:
         )
 
 
-def _ledger_verify(options: argparse.Namespace) -> None:
+def run_verify(options: argparse.Namespace) -> None:
+    """Print whether the ledger agrees with itself."""
     checked = open_ledger(options.url).verify()
     print(
         f"the ledger agrees with itself: hash chain of {checked.entries} entries; {checked.accounts} accounts and"
@@ -222,7 +153,8 @@ def _ledger_verify(options: argparse.Namespace) -> None:
     print("this finds damage, old copies and edits by hand; it is no signature")
 
 
-def _ledger_restore(options: argparse.Namespace) -> None:
+def run_restore(options: argparse.Namespace) -> None:
+    """Go on with a restored copy."""
     if not open_ledger(options.url).restore():
         print("nothing to restore: the ledger holds its newest known head")
         return
@@ -232,7 +164,8 @@ def _ledger_restore(options: argparse.Namespace) -> None:
     )
 
 
-def _ledger_grant(options: argparse.Namespace) -> None:
+def run_grant(options: argparse.Namespace) -> None:
+    """Give a role its rights."""
     open_ledger(options.url).grant(options.role, options.name)
     may = (
         "charge fits to its accounts, and read it" if options.role == "analyst" else "only read it"
@@ -240,6 +173,7 @@ def _ledger_grant(options: argparse.Namespace) -> None:
     print(f"{options.name!r} is {options.role} of the ledger: it may {may}")
 
 
-def _ledger_revoke(options: argparse.Namespace) -> None:
+def run_revoke(options: argparse.Namespace) -> None:
+    """Take a role all rights."""
     open_ledger(options.url).revoke(options.name)
     print(f"{options.name!r} has no rights on the ledger any more")

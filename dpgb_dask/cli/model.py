@@ -1,47 +1,16 @@
 """``dpgb-dask report``, which prints a model file's report, and ``verify``, which checks the file."""
 
 import argparse
-from typing import Any
 
-from dpgb_dask.cli.options import MODEL, command, open_ledger
+from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
 from dpgb_dask.remote import path_or_url, put
 from dpgb_dask.verification import verify
 
-VERIFY = """\
-Without a ledger: the digests of the file's parts, and that ε, δ and μ follow from its receipts. With it, also: the
-whole chain of the ledger; account, terms and charge of the fit; the digest that its entry names, of schema, model,
-the whole report and the parameters, the build aside; and, where the fit's journal is there and this is the build that
-the file names, the model, computed again from the journal and compared bit for bit. The output says what was compared.
-Exit code 0 if all of it agrees, else 1.
-It shows tampering beside the ledger. It is no signature: who can write a model file can write another that agrees with
-itself, and who can write the ledger can write both."""
 
-
-def add_report(commands: Any) -> None:
-    """Add the command ``report``."""
-    text = "print the privacy report of a model file, or write it as a page for the screen and for paper"
-    example = "dpgb-dask report model.json --html model-report.html"
-    report = command(commands, "report", text, _report, example)
-    report.add_argument("model", help=MODEL)
-    form = report.add_mutually_exclusive_group()
-    form.add_argument("--text", action="store_true", help="as text (default)")
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--html", metavar="FILE", help="as a page of HTML that needs nothing else")
-    report.add_argument("--overwrite", action="store_true", help="replace a file at --html")
-
-
-def add_verify(commands: Any) -> None:
-    """Add the command ``verify``."""
-    text = "compare a model file with itself, and with the ledger that its fit charged"
-    example = "dpgb-dask verify model.json --ledger sqlite:///budget.db"
-    verified = command(commands, "verify", text, _verify, example, VERIFY)
-    verified.add_argument("model", help=MODEL)
-    verified.add_argument("--ledger", metavar="URL", help="ledger that the fit charged")
-
-
-def _report(options: argparse.Namespace) -> None:
+def run_report(options: argparse.Namespace) -> None:
+    """Print the report, or write it as a page."""
     report = load(options.model).privacy_report_
     if options.html is None:
         print(report.to_json() if options.json else report)
@@ -53,6 +22,7 @@ def _report(options: argparse.Namespace) -> None:
     print(f"the privacy report is in {options.html}")
 
 
-def _verify(options: argparse.Namespace) -> None:
+def run_verify(options: argparse.Namespace) -> None:
+    """Print what was compared."""
     ledger = None if options.ledger is None else open_ledger(options.ledger)
     print(verify(options.model, ledger))

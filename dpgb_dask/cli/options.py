@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -15,6 +15,7 @@ from dpgb_dask.errors import (
     did_you_mean,
     kind_of,
 )
+from dpgb_dask.names import POSITION
 from dpgb_dask.whole_files import path_of
 
 if TYPE_CHECKING:
@@ -58,11 +59,15 @@ def command(
     parent: Any,
     name: str,
     text: str,
-    run: Callable[[argparse.Namespace], int | None],
+    run: str,
     example: str,
     notes: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command, with an example and notes below its help."""
+    """Add a command, with an example and notes below its help.
+
+    ``run`` names the function of this folder, as ``module.function``, that runs the command with its options. It is
+    imported then.
+    """
     sub: argparse.ArgumentParser = parent.add_parser(
         name,
         help=text,
@@ -120,8 +125,6 @@ def add_scheduler(parser: argparse.ArgumentParser) -> None:
 
 def _columns(text: str) -> str | list[str]:
     """Return "position", or a list of column names."""
-    from dpgb_dask.matching import POSITION  # noqa: PLC0415 - help and other commands do not need it
-
     return text if text == POSITION else [name.strip() for name in text.split(",")]
 
 

@@ -15,12 +15,6 @@ import xarray as xr
 from pandas.api.types import is_object_dtype
 
 from dpgb_dask.cli.options import (
-    DATA,
-    MODEL,
-    TEXT_LINES,
-    add_scheduler,
-    add_text,
-    command,
     joined,
 )
 from dpgb_dask.cli.places import check_out, check_spared
@@ -29,55 +23,20 @@ from dpgb_dask.encoding.frames import in_partitions, to_text
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
-from dpgb_dask.remote import path_or_url
 
 TEXT = "string[pyarrow]"
 OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
-TEXT_PREDICT = f"""{TEXT_LINES}
-Columns that the model does not use are left out; --keep copies some to the output.
-A line that cannot be read, or has another number of fields, is an error."""
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    example = "dpgb-dask predict model.json new.parquet --proba --out predictions.csv"
-    text = "predict with a model file, to Parquet or CSV"
-    predict = command(commands, "predict", text, _predict, example, TEXT_PREDICT)
-    predict.add_argument("model", help=MODEL)
-    predict.add_argument("data", help=DATA)
-    predict.add_argument(
-        "--out",
-        type=_local,
-        required=True,
-        help="where to write on this machine: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a"
-        " Parquet folder",
-    )
-    predict.add_argument("--overwrite", action="store_true", help="replace what is at --out")
-    predict.add_argument("--proba", action="store_true", help="class probabilities too")
-    predict.add_argument(
-        "--keep",
-        metavar="COLUMN",
-        action="append",
-        default=[],
-        help="column of the data to copy beside the predictions, such as an id, as it stands there (of a file of text,"
-        " as text); may be given again, and may name several with commas between",
-    )
-    add_text(predict)
-    add_scheduler(predict)
-
-
-def _local(text: str) -> Path:
-    """Read a path of this machine: predictions are written in parts, which a store would show."""
-    place = path_or_url(text)
-    if isinstance(place, str):
-        raise argparse.ArgumentTypeError(f"{text!r} is a URL: write to a file, and copy that there")
-    return place
-
-
-def _predict(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Write the predictions."""
     delimiter, compression = _form_of(options.out)
     # next to the output and with its suffix, from which readers and writers of text derive the compression
     place = Path(os.path.realpath(options.out))  # a link to it stays
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise StructureError(
+            f"--out {str(options.out)!r} is a device or a pipe, whose place a file would take. Give the name of a file."
+        )
     scratch = place.with_name(f".dpgb-part-{secrets.token_hex(8)}-{place.name}")
     replaced = place.with_name(f".dpgb-old-{place.name}")
     _put_back(replaced, place)  # if a command was killed

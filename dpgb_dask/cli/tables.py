@@ -19,10 +19,10 @@ from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import exact_ids, numbers
 from dpgb_dask.encoding.frames import in_partitions
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
-from dpgb_dask.errors import SchemaError, StructureError, short
+from dpgb_dask.errors import SchemaError, StructureError, first_few, listed
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
-from dpgb_dask.io.place import WEIGHT
 from dpgb_dask.io.text import read_csv, reading
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.stored import all_arrays_of, from_zarr, whole_from_zarr
@@ -131,7 +131,7 @@ def _check_delimiter(options: argparse.Namespace, frame: dd.DataFrame, schema: S
     """Refuse a file of text without any feature: most likely its first line was not split."""
     if not any(name in schema.features for name in frame.columns):
         raise StructureError(
-            f"no feature of the schema is a column of {options.data!r}: missing={short(list(schema.names))}. Is it the"
+            f"no feature of the schema is a column of {options.data!r}: missing={listed(schema.names)}. Is it the"
             " --delimiter? Else, give the file a first line of names."
         )
 
@@ -187,14 +187,14 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     data = open_dataset(path)
     if {*data.schema.names} != {*schema.names}:
         lacks = [name for name in schema.names if name not in data.schema.features]
-        how = f"it lacks {lacks}" if lacks else "it has others too"
+        how = f"it lacks {listed(lacks)}" if lacks else "it has others too"
         raise SchemaError(
             f"{path!r} holds other features than the schema: {how}. Convert the source again."
         )
     if lost := not_kept(data, schema):
         raise SchemaError(
             f"{path!r} was written under a schema with other categories, and keeps what that one lacks as one category:"
-            f" {', '.join(map(repr, lost))} would be misread under this schema. Convert the source again with this"
+            f" {first_few(map(repr, lost))} would be misread under this schema. Convert the source again with this"
             " schema, or fit with the one in the data set."
         )
     columns = {data.schema.target.name: data.y}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import PlanError
+from dpgb_dask.errors import PlanError, listed, short
 
 PAIRWISE = "pairwise"
 
@@ -88,7 +88,9 @@ UNCONSTRAINED = Constraints()
 def columns_of(name: str, schema: Schema) -> list[str]:
     """Return the encoded columns of a feature; raises PlanError if the schema has no such feature."""
     if name not in schema.features:
-        raise PlanError(f"{name!r} is no feature of the schema. It has {list(schema.names)}.")
+        raise PlanError(
+            f"{short(name)} is no feature of the schema. It has {listed(schema.names)}."
+        )
     return [c for c, source in zip(schema.encoded, schema.sources, strict=True) if source == name]
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpgb_dask.errors import SchemaError, did_you_mean, short
+from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
 from dpgb_dask.plain import python_scalar
 from dpgb_dask.values import (
@@ -509,7 +509,9 @@ def refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> Non
     """Raise on unknown keys, because a misspelt key would otherwise be ignored."""
     if unknown := sorted(str(key) for key in set(given) - known):
         meant = did_you_mean(unknown[0], known)
-        raise SchemaError(f"{where}: unknown keys {unknown}. Known: {sorted(known)}.{meant}")
+        raise SchemaError(
+            f"{where}: unknown keys {listed(unknown)}. Known: {sorted(known)}.{meant}"
+        )
 
 
 def refuse_meeting(where: str, declared: Sequence[Any]) -> None:

@@ -24,7 +24,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.histogram import scores_at_once
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
-from dpgb_dask.plain import finite_float, whole_number
+from dpgb_dask.plain import finite_float, is_number, whole_number
 
 
 def _between(name: str, value: Any, high: float, rule: str) -> float:
@@ -54,7 +54,11 @@ class Budget:
         epsilon = _between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
         object.__setattr__(self, "epsilon", epsilon)
         rule = "strictly between 0 and 1, or 0 for a pure plan"
-        delta = 0.0 if self.delta == 0 else _between("delta", self.delta, 1.0, rule)
+        delta = (
+            0.0
+            if is_number(self.delta) and self.delta == 0
+            else _between("delta", self.delta, 1.0, rule)
+        )
         object.__setattr__(self, "delta", delta)
 
 

@@ -31,14 +31,16 @@ from dpgb_dask.contracts.features import (
 from dpgb_dask.errors import (
     DPGBError,
     SchemaError,
+    check_flag,
+    first_few,
     json_object,
     short,
     where_json_breaks,
 )
-from dpgb_dask.plain import python_scalar
+from dpgb_dask.plain import is_number, python_scalar
 from dpgb_dask.showing import WORDS, brief, html_table
 from dpgb_dask.values import is_missing, listed_values
-from dpgb_dask.whole_files import path_of, write_whole
+from dpgb_dask.whole_files import name_of, path_of, write_whole
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -169,18 +171,16 @@ class Schema:
                 )
             self.encoded |= own
         self.sources = tuple(source for source, own in columns.items() for _ in own)
-        self.target = _target(str(target), classes, target_bounds)
-        if isinstance(ignore, str | Mapping) or not isinstance(ignore, Iterable):
-            raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
-        self.ignore = tuple(str(name) for name in ignore)
+        self.target = target_of(target, classes, target_bounds)
+        self.ignore = names_ignored(ignore)
         self.max_weight = _max_weight(max_weight)
-        if unit_id is not None and not isinstance(unit_id, str):
-            raise SchemaError(f"unit_id={short(unit_id)} must be the name of a column, or null.")
+        check_unit_id(unit_id)
         self.unit_id = unit_id
+        check_flag("private", private, SchemaError)
         self.private = private
         _check_text(self)
         for role, name in (
-            ("target", target),
+            ("target", self.target.name),
             ("unit_id", unit_id),
             *(("ignore", name) for name in self.ignore),
         ):
@@ -288,7 +288,7 @@ class Schema:
         if is_draft(data):
             if found := open_facts(data):
                 raise SchemaError(
-                    f"The schema is a draft, and facts are open: {'; '.join(found)}. Fill them in from public"
+                    f"The schema is a draft, and facts are open: {first_few(found, '; ')}. Fill them in from public"
                     " knowledge, not by looking at the data."
                 )
             data = without_blanks(data)
@@ -296,6 +296,11 @@ class Schema:
             raise SchemaError(
                 "This is a model file, and no schema. Give the file of the schema; from a model,"
                 " model.schema_.save('people.schema.json') writes it."
+            )
+        if not {"features", "target", "version"} & {*data}:
+            raise SchemaError(
+                "A schema in its JSON form needs 'features' and 'target', each a JSON object. Features alone do not say"
+                " what to predict: give dpgb_dask.Schema(features, classes=[…]), or target_bounds=(low, high)."
             )
         version = data.get("version", VERSION)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
@@ -306,9 +311,6 @@ class Schema:
             )
         known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
         refuse_unknown(data, known, "the schema")
-        private = data.get("private", True)
-        if not isinstance(private, bool):
-            raise SchemaError(f"private={short(private)} must be true or false.")
         features, target = data.get("features"), data.get("target")
         if not isinstance(features, Mapping) or not isinstance(target, Mapping):
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
@@ -334,7 +336,7 @@ class Schema:
             ignore=data.get("ignore", ()),
             max_weight=data.get("max_weight", 1),
             unit_id=data.get("unit_id"),
-            private=private,
+            private=data.get("private", True),
         )
         if schema.target.type != kind:
             raise SchemaError(
@@ -355,7 +357,7 @@ class Schema:
         OSError
             If the file cannot be written.
         """
-        write_whole(path_of(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        write_whole(path_of(name_of(path)), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
@@ -387,8 +389,9 @@ class Schema:
         SchemaError
             If the file cannot be read, or is no JSON.
         """
+        place = path_of(name_of(path))
         try:
-            text = path_of(path).read_text(encoding="utf-8-sig")  # Windows begins files with a mark
+            text = place.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)
         except OSError as error:
             raise SchemaError(
@@ -507,20 +510,66 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _target(name: str, classes: Sequence[Any] | None, bounds: tuple[Any, Any] | None) -> Target:
+def names_ignored(ignore: Any) -> tuple[str, ...]:
+    """Return the names of ignored columns.
+
+    Raises
+    ------
+    SchemaError
+        If they are no list.
+    """
+    if isinstance(ignore, str | bytes | Mapping) or not isinstance(ignore, Iterable):
+        raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
+    return tuple(str(name) for name in ignore)
+
+
+def check_unit_id(unit_id: Any) -> None:
+    """Refuse what names no column.
+
+    Raises
+    ------
+    SchemaError
+    """
+    if unit_id is not None and not isinstance(unit_id, str):
+        raise SchemaError(f"unit_id={short(unit_id)} must be the name of a column, or null.")
+
+
+def column_name(name: Any) -> str:
+    """Return the name of the target's column as text; a frame may have a number for it.
+
+    Raises
+    ------
+    SchemaError
+        If it is no name.
+    """
+    if not isinstance(name, str) and not is_number(name):
+        raise SchemaError(f"target={short(name)} must be the name of a column.")
+    return str(name)
+
+
+def target_of(name: Any, classes: Any, bounds: Any) -> Target:
+    """Return the target of this name, with these classes or bounds.
+
+    Raises
+    ------
+    SchemaError
+        If the name is none, or not exactly one of both is given, or it is malformed.
+    """
+    name = column_name(name)
     if (classes is None) == (bounds is None):
         raise SchemaError(
             "Give either classes=[…] (classification) or target_bounds=(low, high) (regression)."
         )
     if classes is not None:
-        given: Any = classes
+        given = classes
         if not isinstance(given, Iterable):
             given = listed_values(given)  # a categorical type of pandas
         if isinstance(given, set | frozenset):  # of texts, its order is another in each process
             raise SchemaError(
                 "classes is a set, and must be a list: its order is that of the model's scores."
             )
-        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        table = getattr(given, "ndim", 1) != 1
+        if table or isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise SchemaError(f"classes={short(given)} must be a list of labels.")
         labels = tuple(given)
         if not 2 <= len(labels) <= MAX_CATEGORIES:

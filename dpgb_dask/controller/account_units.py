@@ -38,9 +38,9 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import ROUND_UP, Item, Spending
 from dpgb_dask.controller import accounting
-from dpgb_dask.errors import LedgerError, PlanError
-
-UNITS = {"gdp": "μ²", "zcdp": "ρ", "pure": "ε"}
+from dpgb_dask.errors import LedgerError, PlanError, short
+from dpgb_dask.names import ACCOUNT_UNITS
+from dpgb_dask.plain import is_number, plain_text
 
 
 def check_account(epsilon: float, delta: float, analysis: str) -> None:
@@ -53,13 +53,15 @@ def check_account(epsilon: float, delta: float, analysis: str) -> None:
     PlanError
         If epsilon or delta is out of range, or no fit could be charged to it.
     """
-    if analysis not in UNITS:
-        raise LedgerError(f"analysis={analysis!r} is not available. Use one of {list(UNITS)}.")
-    if delta == 0 and analysis != "pure":
+    if plain_text(analysis) not in ACCOUNT_UNITS:
+        raise LedgerError(
+            f"analysis={short(analysis)} is not available. Use one of {list(ACCOUNT_UNITS)}."
+        )
+    if is_number(delta) and delta == 0 and analysis != "pure":
         raise PlanError(
             f"delta={delta!r} must be strictly between 0 and 1. Only analysis='pure' can do with 0."
         )
-    Budget(epsilon=epsilon, delta=delta if delta != 0 else 0.5)
+    Budget(epsilon=epsilon, delta=delta)
     if analysis == "gdp":
         accounting.min_sigma_bits_for(epsilon, delta)
 

@@ -90,6 +90,7 @@ from dpgb_dask.errors import (
     LedgerUnavailableError,
     ResumeError,
 )
+from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.plain import plain_text
 from dpgb_dask.showing import Listing, html_table
 
@@ -1304,9 +1305,7 @@ def _opening(
     choice = isinstance(query, ChoiceQuery | SharedChoiceQuery)
     cost = charged.cost(query.price, draw, choice=choice)
     now = charged.plus(cost, draw)
-    _check_reserved(
-        fit_id, position, now.spent, running.reserved, account_units.UNITS[charged.analysis]
-    )
+    _check_reserved(fit_id, position, now.spent, running.reserved, ACCOUNT_UNITS[charged.analysis])
     if draw is not None and draw.kind == "sample":
         _check_reserved(
             fit_id, position, after.of_group(draw.group), charged.sample, "ε of one sample"

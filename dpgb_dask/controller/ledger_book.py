@@ -32,6 +32,7 @@ from dpgb_dask.controller.ledger_tables import (
     refusing_damage,
 )
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
+from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.plain import plain_text
 from dpgb_dask.showing import Listing, brief, floored, html_table, one_line
 
@@ -1036,6 +1037,6 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
         f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
         f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
-        f"Amounts are {account_units.UNITS[account.analysis]}, which adds up over fits."
+        f"Amounts are {ACCOUNT_UNITS[account.analysis]}, which adds up over fits."
         + (way_out if terms.pure and not terms.bill and account.analysis != "pure" else "")
     )

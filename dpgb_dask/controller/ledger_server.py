@@ -17,9 +17,8 @@ from dpgb_dask.controller.ledger_book import Account, Book, Terms
 from dpgb_dask.controller.ledger_files import Head
 from dpgb_dask.controller.ledger_tables import METADATA, OWNER
 from dpgb_dask.errors import LedgerError
+from dpgb_dask.names import ROLES
 
-# what a role may do; an analyst may also do what an auditor may
-ROLES = ("analyst", "auditor")
 _CHARGING = {
     "dpgb_lock": "integer",
     "dpgb_reserve": "text, text, text, numeric, jsonb",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Categorical, Datetime, Feature, Grouped, Numeric
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.errors import SchemaError, StructureError, listed
 from dpgb_dask.values import cells
 
 SHOWN = 3  # most columns that a message about dimensions names
@@ -41,7 +41,7 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
     extra = any(name not in schema.features and name not in dropped for name in given)
     if missing or extra:
         # a name that is not in the schema may be a row's value, if the table has no header or columns come from values
-        lacks = [f"missing={missing}"] if missing else []
+        lacks = [f"missing={listed(missing)}"] if missing else []
         has = ["the data have columns that the schema does not declare"] if extra else []
         hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
         raise SchemaError(
@@ -52,10 +52,14 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
     once = [*features, *(name for name in given if name == schema.unit_id)]
     if len(once) != len(set(once)):
         twice = sorted({name for name in once if once.count(name) > 1})
-        raise SchemaError(f"columns {twice} are there twice. Every feature needs one column.")
-    if ordered and tuple(features) != schema.names:
         raise SchemaError(
-            f"columns are in another order than the schema:\n  data   {features}\n  schema {list(schema.names)}\n"
+            f"columns {listed(twice)} are there twice. Every feature needs one column."
+        )
+    if ordered and tuple(features) != schema.names:
+        first = next(k for k, name in enumerate(schema.names) if name != features[k])
+        raise SchemaError(
+            f"columns are in another order than the schema, from feature {first} on:\n  data  "
+            f" {listed(features[first:])}\n  schema {listed(schema.names[first:])}\n"
             "Reorder one of them."
         )
     return tuple(position[name] for name in schema.names)
@@ -78,9 +82,9 @@ def check_beside(names: Iterable[Any], coordinates: Iterable[Any], schema: Schem
     hidden = [name for name in schema.names if name in beside]
     if hidden:
         raise SchemaError(
-            f"features {hidden} are coordinates of the data, and columns are its data variables alone. Make columns of"
-            f" them: data.reset_coords({hidden}), where data is what xarray.open_zarr opens; or, if one is an index,"
-            " data.to_dask_dataframe()."
+            f"features {listed(hidden)} are coordinates of the data, and columns are its data variables alone. Make"
+            f" columns of them: data.reset_coords({listed(hidden)}), where data is what xarray.open_zarr opens; or, if"
+            " one is an index, data.to_dask_dataframe()."
         )
 
 

@@ -26,8 +26,10 @@ from dpgb_dask.contracts.features import (
 )
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import bucket_of
-from dpgb_dask.errors import SchemaError, StructureError
-from dpgb_dask.io.place import AGAIN, WEIGHT, damaged_facts, is_said, no_data_set
+from dpgb_dask.errors import SchemaError, StructureError, short
+from dpgb_dask.io.place import AGAIN, damaged_facts, is_said, no_data_set
+from dpgb_dask.names import WEIGHT
+from dpgb_dask.plain import whole_number
 from dpgb_dask.private.reading.ingest import Inputs
 from dpgb_dask.values import cells
 
@@ -238,9 +240,12 @@ def is_single(dtype: Any) -> bool:
 def rows_per_shard(layout: Layout, asked: int | None) -> int:
     """Return the rows of a shard: as asked for, otherwise as many as a task can hold a few times over."""
     if asked is not None:
-        if asked < 1:
-            raise StructureError(f"shard_rows={asked} must be at least 1.")
-        return asked
+        rows = whole_number(asked)
+        if rows is None or rows < 1:
+            raise StructureError(
+                f"shard_rows={short(asked)} must be a whole number, at least 1; or None."
+            )
+        return rows
     width = layout.schema.n_features * np.dtype(layout.dtype).itemsize
     fit = max(SHARD_BYTES // width, LEAST_ROWS)
     return min(MOST_ROWS, 1 << (fit.bit_length() - 1))

@@ -20,8 +20,9 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.io.layout import Layout, are_numbers, lists_of, metadata_of
-from dpgb_dask.io.place import AGAIN, ATTRIBUTE, WEIGHT, Place, damaged_facts, lacks_parts
+from dpgb_dask.io.place import AGAIN, ATTRIBUTE, Place, damaged_facts, lacks_parts
 from dpgb_dask.io.rows import classes_at, frame_of, weight_name
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.stored import Recorded, Shards
 
 ALONE = {Datetime, Grouped, Hashed}  # types of features that are stored as no other type is

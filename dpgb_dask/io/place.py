@@ -13,10 +13,11 @@ import zarr
 
 from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
+from dpgb_dask.names import WEIGHT
+from dpgb_dask.whole_files import name_of
 
 ATTRIBUTE = "dpgb_dask"
 METADATA = "zarr.json"  # metadata file of a group or an array
-WEIGHT = "sample_weight"
 REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
 
@@ -35,8 +36,8 @@ class Place:
 
     @classmethod
     def named(cls, path: Any, options: Mapping[str, Any] | None) -> "Place":
-        """Return the place that a caller names; raises as `remote.name_of`."""
-        return cls(remote.name_of(path), dict(options or {}))
+        """Return the place that a caller names; raises as `name_of` and `remote.options_of`."""
+        return cls(name_of(path), remote.options_of(options))
 
     def __repr__(self) -> str:
         return f"<place {self.path!r}>"  # options may hold a password

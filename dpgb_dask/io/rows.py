@@ -28,7 +28,7 @@ from dpgb_dask.encoding.columns import (
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.layout import Layout, is_single, list_of
-from dpgb_dask.io.place import WEIGHT
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.private.reading.rows import Rows
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.values import UNREADABLE, ExactId, is_missing

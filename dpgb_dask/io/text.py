@@ -23,8 +23,10 @@ from dask.delayed import delayed
 from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
-from dpgb_dask.errors import DPGBError, StructureError
-from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, name_of
+from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
+from dpgb_dask.plain import plain_text
+from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
+from dpgb_dask.whole_files import name_of
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
@@ -101,6 +103,7 @@ def read_csv(
     (['age', 'high_income'], 2)
     """
     form = Form(delimiter, encoding, quotechar)
+    check_flag("strict", strict, StructureError)
     if type(blocksize) is not int or blocksize < 1:
         raise StructureError(
             f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
@@ -113,7 +116,7 @@ def read_csv(
     given = list(map(name_of, places))
     said = given[0] if len(given) == 1 else given
     given = list(map(_as_pattern, given))
-    options = dict(storage_options or {})
+    options = options_of(storage_options)
     hint = "Give a file of delimited text, or a pattern of such files."
     for one in given:
         check_no_password(one)
@@ -134,9 +137,9 @@ def read_csv(
         raise StructureError(
             f"{said!r}: the first line of a file of delimited text must name the columns, each by another name."
         )
-    if unit_id is not None and unit_id not in names:
+    if unit_id is not None and plain_text(unit_id) not in names:
         raise StructureError(
-            f"unit_id={unit_id!r} is not a column that the first line of {said!r} names. Name one of them."
+            f"unit_id={short(unit_id)} is not a column that the first line of {said!r} names. Name one of them."
         )
     read = partial(_read_lines, form=form, names=names, strict=strict, unit_id=unit_id)
     parts = [

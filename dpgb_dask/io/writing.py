@@ -18,7 +18,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.errors import ChunkError, StructureError, in_our_words
+from dpgb_dask.errors import ChunkError, StructureError, check_flag, in_our_words
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
 from dpgb_dask.io.place import ATTRIBUTE, Place
 from dpgb_dask.io.rows import store_form
@@ -91,6 +91,7 @@ def write_dataset(
     >>> data.schema == schema, list(data.X.columns) == list(schema.names)
     (True, True)
     """
+    check_flag("overwrite", overwrite, StructureError)
     declared = _schema_of(schema)
     X = in_order(X, declared, columns, beside=True)
     inputs = check_inputs(X, y, sample_weight, declared, declared.unit_id)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dpgb_dask.controller import account_units
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
 from dpgb_dask.errors import LedgerError
+from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.plots.style import GREY, dress, is_dark, new_figure, plain
 from dpgb_dask.showing import floored
 
@@ -34,8 +34,10 @@ def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     ImportError
         If matplotlib is missing.
     LedgerError
-        If there is no such account, or none at all.
+        If it is no ledger, or there is no such account, or none at all.
     """
+    if not isinstance(ledger, Ledger):
+        raise LedgerError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
     accounts = ledger.accounts() if account is None else (ledger.account(account),)
     if not accounts:
         raise LedgerError(
@@ -55,7 +57,7 @@ def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     )
     axes.set_ylim(len(accounts) - 0.4, -0.6)
     axes.set_xlim(0, 100)
-    units = sorted({account_units.UNITS[one.analysis] for one in accounts})
+    units = sorted({ACCOUNT_UNITS[one.analysis] for one in accounts})
     axes.set_xlabel(
         f"% of the cap, in {', '.join(units)}, which adds up over fits", fontsize="small"
     )

@@ -64,6 +64,10 @@ def plot_model(
     -------
     Post-processing of released values.
     """
+    if not isinstance(explanation, GlobalExplanation):
+        raise PlanError(
+            f"explanation is a {type(explanation).__name__}. Give model.explain_global(); or draw with model.plot()."
+        )
     shown = _chosen(explanation, terms, n_terms)
     n_columns = min(COLUMNS, len(shown) + 1)
     n_rows = -(-(len(shown) + 1) // n_columns)

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from dpgb_dask.errors import PlanError, short
+from dpgb_dask.plain import whole_number
 from dpgb_dask.plots.style import GREY, dress, new_figure, plain, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
 from dpgb_dask.released.explain.overall import marked, unit_of
@@ -44,11 +46,20 @@ def plot_row(
     -------
     Post-processing; the row is the caller's own.
     """
+    if not isinstance(explanation, LocalExplanation):
+        raise PlanError(
+            f"explanation is a {type(explanation).__name__}. Give model.explain_local(rows); or draw with"
+            " model.plot_local(row)."
+        )
+    if (whole_number(row) or 0) < 0 or row is None:
+        raise PlanError(f"row={short(row)} must be the position of an explained row.")
     told = explanation.data(row)
     assert told is not None
     scores = np.asarray(told["scores"], np.float64)
     start = np.atleast_1d(told["extra"]["scores"][0])
     if scores.ndim > 1:
+        if whole_number(column) is None or not 0 <= column < scores.shape[1]:
+            raise PlanError(f"column={short(column)} must be the position of a class.")
         scores, start = scores[:, column], start[column : column + 1]
     order = np.argsort(-np.abs(scores), kind="stable")
     largest, others = order[:MOST], order[MOST:]

@@ -20,8 +20,8 @@ from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import PlanError, did_you_mean, short
-from dpgb_dask.plain import finite_float, python_scalar
+from dpgb_dask.errors import PlanError, did_you_mean, listed, short
+from dpgb_dask.plain import finite_float, is_number, plain_text, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
@@ -85,6 +85,10 @@ class Editor:
         PlanError
             If the feature is not numeric, or the model has a score for each of several classes.
         """
+        if plain_text(feature) is None or not is_number(direction):
+            raise PlanError(
+                f"monotone: {short(feature)} is no feature, or direction={short(direction)} is neither 1 nor -1."
+            )
         return self._with({"kind": "monotone", "feature": feature, "direction": direction})
 
     def clamp(
@@ -167,9 +171,9 @@ class Editor:
             ]
         if len(found) > 1:
             lists = [json.dumps(own, ensure_ascii=False) for own in found]
-            listed = " or ".join(text if text != "[]" else "[] (the remainder)" for text in lists)
+            meant_by = " or ".join(text if text != "[]" else "[] (the remainder)" for text in lists)
             raise PlanError(
-                f"{term!r} may mean several terms of the model. Name the features of one as a list: {listed}."
+                f"{term!r} may mean several terms of the model. Name the features of one as a list: {meant_by}."
             )
         return found[0] if found else tuple(term.split(AND) if isinstance(term, str) else term)
 
@@ -353,7 +357,9 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
     assert bins.cell_to_bin is not None
     known = list(feature.categories)
     if unknown := [value for value in where if value not in known]:
-        raise PlanError(f"where names {unknown}, which are no declared categories of {name!r}.")
+        raise PlanError(
+            f"where names {listed(unknown)}, which are no declared categories of {name!r}."
+        )
     inside[bins.cell_to_bin[[known.index(value) for value in where]]] = True
     return inside
 
@@ -399,5 +405,5 @@ def _int32(steps: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
 
 def _unknown(name: Any, names: Any) -> NoReturn:
     raise PlanError(
-        f"{name!r} is no feature of the model. It has {list(names)}.{did_you_mean(name, names)}"
+        f"{name!r} is no feature of the model. It has {listed(names)}.{did_you_mean(name, names)}"
     )

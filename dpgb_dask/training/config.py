@@ -63,7 +63,7 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
         raise PlanError(
             f"dask.config dpgb-dask has unknown keys {unknown}. Known: {sorted(KEYS)}.{meant}"
         )
-    if cache != "auto" and cache is not None:
+    if cache is not None and not (isinstance(cache, str) and cache == "auto"):
         values["cache"] = cache
     if memory_limit is not None:
         values["memory-limit"] = memory_limit

@@ -11,6 +11,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
+from dpgb_dask.errors import first_few
 from dpgb_dask.installed import VERSIONS
 from dpgb_dask.losses import GRAD_BITS, LOSSES
 from dpgb_dask.released.report import PrivacyReport
@@ -243,7 +244,7 @@ def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
         return ()
     return (
         "MOSTLY UNREAD: by released counts, most rows have no value that the schema can read in"
-        f" {', '.join(suspects)}. Is it declared as what it is? schema.check(X), the owner's own look, tells.",
+        f" {first_few(suspects)}. Is it declared as what it is? schema.check(X), the owner's own look, tells.",
     )
 
 

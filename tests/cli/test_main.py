@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,7 +20,7 @@ import pytest
 from cli_parts import BUDGET, fit_people, model_of, run
 from thinned import one_of_each, thinned
 
-from dpgb_dask import DPGBClassifier, Ledger, __version__
+from dpgb_dask import DPGBClassifier, Ledger, __version__, names, recipes
 from dpgb_dask.cli import COMMANDS, add_to
 
 
@@ -486,6 +487,52 @@ def test_every_command_says_of_itself_what_the_help_says_of_it():
         assert line.help == command.text
 
 
+@pytest.mark.parametrize("error", [OSError("no libllvmlite.so\nat …"), ImportError("no x")])
+def test_a_library_that_cannot_be_loaded_is_one_line(error, monkeypatch, capsys):
+    """As under ``ulimit -v``."""
+    load = import_module
+
+    def fail(name):
+        if name == "dpgb_dask.cli.model":
+            raise error
+        return load(name)
+
+    monkeypatch.setattr("dpgb_dask.cli.import_module", fail)
+    assert run("report", "m.json") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"a library cannot be loaded: {str(error).splitlines()[0]}. It may" in line
+    assert "ulimit -v" in line
+
+
+LARGE = {"numba", "pandas", "dask", "distributed", "sklearn", "sqlalchemy", "zarr"}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "ledger open"])
+def test_help_and_errors_of_usage_import_no_large_library(command):
+    """They take seconds to import."""
+    code = (
+        "import sys; from dpgb_dask.cli import main",
+        "for option in ('--help', '--no-such-option'):",
+        "    try: main([*sys.argv[1:], option])",
+        "    except SystemExit as stopped: print('ended:', stopped.code)",
+        "print('imported:', *sys.modules)",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", "\n".join(code), *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall("^ended: (.*)$", ran.stdout, re.MULTILINE) == ["0", "2"]
+    imported = ran.stdout.splitlines()[-1].removeprefix("imported: ").split()
+    assert "dpgb_dask.cli.parsers" in imported
+    assert not LARGE & {*imported}
+
+
+def test_the_help_names_all_recipes():
+    assert tuple(sorted(recipes.RECIPES)) == names.RECIPES
+
+
 @pytest.mark.parametrize("words", [("-c", "import dpgb_dask"), ("-m", "dpgb_dask", "--help")])
 def test_help_and_the_bare_package_import_no_large_library(words):
     """Dask and scikit-learn take seconds to import."""
@@ -497,8 +544,7 @@ def test_help_and_the_bare_package_import_no_large_library(words):
     )
     imported = {line.rsplit("|")[-1].strip() for line in run.stderr.splitlines()}
     assert "dpgb_dask.errors" in imported
-    large = ("numpy", "numba", "pandas", "dask", "distributed", "sklearn", "sqlalchemy")
-    assert not imported & set(large)
+    assert not imported & {"numpy", *LARGE}
 
 
 def test_an_output_is_a_file_and_no_stream(place, capsys, monkeypatch):

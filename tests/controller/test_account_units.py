@@ -20,6 +20,7 @@ from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
+from dpgb_dask.names import ACCOUNT_UNITS
 
 
 @pytest.fixture
@@ -244,9 +245,7 @@ def test_fits_are_charged_in_the_unit_of_the_account(open_ledger, analysis, pure
     left = ledger.remaining("a")
     if pure == (analysis == "pure"):
         fit(ledger, pure, left * (1 - 1e-9))
-        with pytest.raises(
-            BudgetExceededError, match=f"Amounts are {account_units.UNITS[analysis]}"
-        ):
+        with pytest.raises(BudgetExceededError, match=f"Amounts are {ACCOUNT_UNITS[analysis]}"):
             fit(ledger, pure, 0.01)
     ledger.verify()
     assert [e.kind for e in ledger.history("a")][:3] == ["OPEN", "RESERVED", "BOUND"]

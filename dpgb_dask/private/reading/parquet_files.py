@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dask._task_spec import Task
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.errors import StructureError, first_few, in_our_words
 
 AT_ONCE = 16  # footers that are read at once: each waits for its store
 SAME_VALUES = (
@@ -208,7 +208,7 @@ def _named(columns: Iterable[str], schema: Schema) -> str:
     known = {*schema.names, *unit, schema.target.name, *schema.ignore}
     named = sorted(known.intersection(columns))
     others = [] if known.issuperset(columns) else ["columns that the schema does not declare"]
-    return " and ".join([*map(repr, named), *others])
+    return first_few([*map(repr, named), *others], " and ")
 
 
 def _columns_of(stored: pa.Schema, columns: set[str]) -> list[tuple[str, pa.DataType]]:

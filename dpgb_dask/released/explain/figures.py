@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from dpgb_dask.errors import PlanError, short
+from dpgb_dask.plain import whole_number
 from dpgb_dask.released.explain.terms import Term
 
 if TYPE_CHECKING:
@@ -15,6 +17,21 @@ NO_INTERPRET = (
     "Figures of interpret need interpret and plotly: pip install 'dpgb-dask[runtimes]', or draw the explanation with"
     " plot() ('dpgb-dask[viz]')."
 )
+
+
+def check_key(key: Any, n_figures: int, least: int = 0) -> None:
+    """Refuse what is no position of a figure; ``least`` is -1 where that means all of them.
+
+    Raises
+    ------
+    PlanError
+    """
+    position = whole_number(key)
+    if position is None or not least <= position < n_figures:
+        allowed = "None, -1 or" if least else "None or"
+        raise PlanError(
+            f"key={short(key)} must be {allowed} a position: of a term in feature_names, or of an explained row."
+        )
 
 
 def term_data(

@@ -166,6 +166,7 @@ class LocalExplanation:
         if key is None:
             return None
         parts = self._in_memory()
+        figures.check_key(key, len(parts[0]), least=-1)
         if key == -1:
             return {"overall": None, "specific": [self.data(k) for k in range(len(parts[0]))]}
         steps = np.stack([part[key] for part in parts], axis=1)
@@ -208,6 +209,8 @@ class LocalExplanation:
         StructureError
             If the explanation is lazy.
         """
+        if key is not None:
+            figures.check_key(key, len(self._in_memory()[0]))
         data = self.data(key)
         unit = marked(unit_of(self.model, self.schema), self.private)
         return None if data is None else figures.of_row(data, unit)

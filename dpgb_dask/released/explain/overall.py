@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.errors import listed
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis, meant
@@ -87,7 +88,7 @@ class GlobalExplanation:
         """
         found = self.find(features[0] if len(features) == 1 else features)
         if found is None:
-            raise KeyError(f"No term of {features}; the terms are {list(self.names)}.")
+            raise KeyError(f"No term of {features}; the terms are {listed(self.names)}.")
         return found
 
     def find(self, given: str | Sequence[str]) -> Term | None:
@@ -131,6 +132,8 @@ class GlobalExplanation:
         key : int or None
             Position in ``feature_names``; None for the importances of all terms, -1 for everything.
         """
+        if key is not None:
+            figures.check_key(key, len(self._plotted), least=-1)
         if key == -1:
             return {
                 "overall": self.data(),
@@ -162,6 +165,7 @@ class GlobalExplanation:
         """
         if key is None:
             return figures.importances(self.data(), marked("Importance of terms", self.private))
+        figures.check_key(key, len(self._plotted))
         unit = marked(self.unit, self.private)
         return figures.of_term(
             self.data(key), self.feature_names[key], self.feature_types[key], unit

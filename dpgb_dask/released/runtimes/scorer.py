@@ -469,8 +469,9 @@ class Scorer:
     def _pairs(self, row: Row) -> Iterator[tuple[Any, Any]]:
         """Return the value of each feature in a row, and the feature."""
         if lacking := [name for name in self.names if name not in row]:
+            more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
             raise ValueError(
-                f"The row lacks the features {lacking}. Give None for a missing value."
+                f"The row lacks the features {lacking[:10]}{more}. Give None for a missing value."
             )
         return zip((row[name] for name in self.names), self.features, strict=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
-from dpgb_dask.errors import StructureError, short
+from dpgb_dask.errors import StructureError, check_flag, short
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
 from dpgb_dask.plain import plain_text, python_scalar
 from dpgb_dask.released.runtimes.content import (
@@ -202,8 +202,12 @@ def to_sql(
     -------
     Released values only; the file begins with the privacy report in words.
     """
-    if dialect not in list(DIALECTS):
-        raise StructureError(f"dialect={dialect!r} is unknown. Choose one of {sorted(DIALECTS)}.")
+    if plain_text(dialect) not in DIALECTS:
+        raise StructureError(
+            f"dialect={short(dialect)} is unknown. Choose one of {sorted(DIALECTS)}."
+        )
+    if has_exp is not None:
+        check_flag("has_exp", has_exp, StructureError)
     refuse_wrapping(content.model, "SQL")
     query = _Query(content, dialect, table, keep, has_exp)
     put(path, commented(content.statement, "--") + query.text())
