@@ -17,7 +17,7 @@ PAGES = (
     "docs/explanations.md",
     "docs/pictures.md",
     "docs/constraints-and-edits.md",
-    "docs/statement.md",
+    "docs/report.md",
     "docs/schema.md",
     "docs/recipes.md",
     "docs/larger-than-memory.md",
