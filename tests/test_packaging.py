@@ -36,7 +36,7 @@ def package():
     return {
         path.relative_to(ROOT).as_posix()
         for path in paths
-        if path.is_file() and "__pycache__" not in path.parts and path.name != "README.md"
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
