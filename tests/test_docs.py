@@ -174,6 +174,18 @@ def test_every_parameter_of_the_estimators_stands_beside_those_of_others():
     )
 
 
+def test_the_table_of_the_code_names_every_folder_and_module():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| looking for … |")[1].split("\n\n")[0]
+    named = {ROOT / "dpgb_dask" / path for path in re.findall(r"`([\w/]+\.py)`", table)}
+    there = set((ROOT / "dpgb_dask").rglob("*.py"))
+    assert named - there == set(), "is named, and not there"
+    told = named | {folder for path in named for folder in path.parents}
+    folders = {path.parent for path in there}
+    top = {path for path in there if path.parent.name == "dpgb_dask"}
+    assert (folders | top) - told == set(), "is not in the table"
+
+
 # of the private side, called by such a fit, and given no row's values: structure, tasks, messages, limits of memory
 WITHOUT_ROWS = {
     "encoding/frames.py",
