@@ -74,3 +74,16 @@ def test_all_files_that_name_the_version_name_the_same():
     assert f'\nappVersion: "{declared}"\n' in text["helm/dpgb-dask/Chart.yaml"]
     sections = re.findall(r"^## \[(.+?)\]", text["CHANGELOG.md"], re.MULTILINE)
     assert sections[:2] == ["Unreleased", declared]
+
+
+def test_messages_and_pages_name_extras_that_there_are():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = []
+    for paths, name in ((sorted((ROOT / "dpgb_dask").rglob("*.py")), "dpgb_dask"), (pages, ".")):
+        for path in paths:
+            text = path.read_text(encoding="utf-8")
+            for own, listed in re.findall(r"(dpgb.dask|'\.)\[([a-z0-9,]+)\]", text):
+                assert own.strip("'") == name, f"{path}: {own}[{listed}]"
+                named += listed.split(",")
+    assert {"interpret", "viz", "s3"} <= set(named) <= set(extras["optional-dependencies"])

@@ -18,20 +18,20 @@ from dpgb_dask.testing import SeededNoise
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpgb_dask"
-COMPONENTS = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
-DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+COMPONENTS_PAGE = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
+DESIGN_PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def example():
     """What the one block of Python defines, after it ran."""
-    return run_code(COMPONENTS)
+    return run_code(COMPONENTS_PAGE)
 
 
 @pytest.fixture(scope="module")
 def stage_example():
     """What the design's one block of Python defines: a stage, and a plan of it."""
-    return run_code(DESIGN)
+    return run_code(DESIGN_PAGE)
 
 
 def run_code(page):
@@ -90,7 +90,7 @@ def test_example_of_a_stage_learns(stage_example):
 
 
 def test_table_of_queries_in_the_design_is_complete():
-    section = DESIGN.split("## 10. ")[1].split("\n## ")[0]
+    section = DESIGN_PAGE.split("## 10. ")[1].split("\n## ")[0]
     named = re.findall(r"\| `(\w+Query)` \|$", section, re.MULTILINE)
     assert sorted(named) == sorted(query.__name__ for query in QUERIES)
 
@@ -101,7 +101,7 @@ def test_example_refuses_bad_options(example):
 
 
 def test_files_that_the_page_names_are_there():
-    named = re.findall(r"`([\w/]+\.py)`", COMPONENTS)
+    named = re.findall(r"`([\w/]+\.py)`", COMPONENTS_PAGE)
     assert len(named) > 6
     for name in named:
         places = (ROOT, PACKAGE, PACKAGE / "components")
