@@ -153,12 +153,28 @@ class SchemaDraft(Mapping[str, Any]):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON form, with its blanks."""
+        """Write the JSON form, with its blanks, to be filled in with an editor.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that is there is replaced.
+        """
         write_whole(path_of(name_of(path)), f"{self}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":
-        """Read the file of a draft, or of a schema, with its blanks."""
+        """Read the file of a draft, or of a schema, with its blanks.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        SchemaError
+            If the file cannot be read, or is no JSON.
+        """
         return cls(Schema.read_json(path))
 
     def __str__(self) -> str:

@@ -891,7 +891,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         A constant chosen in advance, well below 1 / (number of people); never computed from the data. From 1e-3 on a
         fit warns (`LargeDeltaWarning`).
     schema : Schema, dict, path or "infer"
-        Public names, bounds, categories and classes. "infer" reads them from the data, which is not private.
+        Public names, bounds and categories, and the classes or the bounds of the target. "infer" reads them from the
+        data, which is not private.
     recipe : str or Plan
         The method: "auto" is this project's own, "additive" the same without trees; all others come from papers
         (`dpgb_dask.recipes.RECIPES`).
@@ -1082,7 +1083,84 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
     """Differentially private gradient boosting for regression, on arrays, frames and Dask collections.
 
-    Parameters are those of `DPGBClassifier`; the schema declares the public bounds of the target.
+    Parameters
+    ----------
+    epsilon : float
+        Privacy loss of the whole fit. Smaller is more private.
+    delta : float
+        A constant chosen in advance, well below 1 / (number of people); never computed from the data. From 1e-3 on a
+        fit warns (`LargeDeltaWarning`).
+    schema : Schema, dict, path or "infer"
+        Public names, bounds and categories, and the classes or the bounds of the target. "infer" reads them from the
+        data, which is not private.
+    recipe : str or Plan
+        The method: "auto" is this project's own, "additive" the same without trees; all others come from papers
+        (`dpgb_dask.recipes.RECIPES`).
+    ledger, account : Ledger and str, optional
+        Where the fit is charged. Without them, an in-memory ledger keeps the same order of effects.
+    unit_id : str, optional
+        Column of ``X`` that names the privacy unit (a person, a household); never a feature. The guarantee is then for
+        adding or removing all rows of a unit. Cannot be combined with sample weights.
+    max_rows_per_unit : int
+        The rows of a unit with more rows are weighted down to this number in total. Multiplies the noise.
+    class_weight : dict, optional
+        What the weight of a row is multiplied by, for each class; 1 for a class that is not named. Only for
+        classification. At most the schema's ``max_weight``, to which the product with ``sample_weight`` is clipped and
+        which multiplies the noise. From public knowledge: "balanced" is refused, as it would read the labels.
+    loss : str or Loss, optional
+        A loss by scikit-learn's name, an object from `dpgb_dask.losses`, such as ``Quantile(0.9)``, or an object of
+        your own class that derives from `dpgb_dask.losses.Loss`. None for log-loss or squared error. If the recipe
+        cannot serve the loss, the error names recipes that can.
+    n_estimators, learning_rate, max_depth, max_bins : optional
+        Parameters of the recipe; None for the recipe's own value. A parameter that the recipe does not have raises.
+    monotonic_cst : array-like of int or dict, optional
+        As in scikit-learn: per feature of the schema, or by name, 1 if the score must not fall where the feature grows,
+        -1 if it must not grow, 0 for neither. Of two classes, the score is that of the one declared second. For numeric
+        features; not for more than two classes. Missing values are in no order with the others.
+    interaction_cst : "pairwise", "no_interactions", sequence of groups, optional
+        As in scikit-learn: sets of features (positions or names) that may interact with each other, in pairs and in
+        trees; features in no set are one more. A feature outside the groups of another never interacts with it.
+    columns : "position", list of str, optional
+        How the columns of an array without names match the schema, in ``fit`` and in ``predict``. "position": they are
+        the schema's features, in its order. A list: their names, in the array's order; they are reordered as in the
+        schema. None also matches by position but warns, because an array cannot show that its columns are in another
+        order. Data with column names are always matched by name.
+    on_few_rows : {"stop", "continue"}
+        What to do if the released number of rows is below three standard deviations of its noise. "stop": end with the
+        start model, charge only what was opened, and warn (`FewRowsWarning`). "continue": go on, and say so only in the
+        report. Recipes that release no number of rows always go on, and their report says so.
+    cache : str or Path
+        Where binned data are stored: "memory"; "disk", scratch in each worker's own folder; a folder; or the URL of a
+        Zarr store that outlives workers, such as "s3://bucket/fit.zarr". "auto": in memory while they fit, otherwise on
+        disk. Scratch is removed when the fit ends, however it ends.
+    memory_limit : int or str, optional
+        Bytes that each process may use in total: a number, or a text such as "1GiB". None for the memory that Dask
+        grants a worker, or that this machine has.
+    random_state : int or RandomState, optional
+        Seed of public randomness only (partitions, random trees). It never seeds noise.
+    noise : NoiseSource, optional
+        None for the secret keyed source. `dpgb_dask.testing.SeededNoise` makes tests repeatable and is not private.
+    verbose : int
+        1 shows a progress bar that counts rounds: in a terminal, in a notebook, and elsewhere as a line per stage.
+    callbacks : sequence of callables, optional
+        Called with (stage, round, number of rounds) after each round. The number falls when a stage ends early.
+
+    Attributes
+    ----------
+    model_, schema_ : Model and Schema
+    edits_ : tuple of dict
+        Changes that `edit` made to the model after the fit.
+    model_of_fit_ : Model
+        The model without these changes.
+    bin_shares_ : BinShares
+        Shares of the weight of all rows that the bins of each feature hold, by released counts; of the rows
+        themselves if all weigh the same.
+    bands_ : NoiseBands
+        Standard deviations of the noise in the model of the fit, for `explain_global`.
+    privacy_report_ : PrivacyReport
+    fit_id_ : str
+    feature_importances_ : (n_features_in_,) float64
+    n_features_in_, feature_names_in_
 
     Notes
     -----

@@ -280,6 +280,7 @@ RECIPES: Mapping[str, Plan] = {
         DP_XGBOOST,
     )
 }
+"""All recipes by name: what `recipe=` takes, each a `Plan` that can be looked at, changed and compared."""
 
 
 def get(recipe: str | Plan, *, kind: str, loss: Loss | None = None, **parameters: Any) -> Plan:

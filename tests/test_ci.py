@@ -44,6 +44,12 @@ def test_the_minutes_stay_within_the_goal(which):
     )
 
 
+def test_contributing_states_the_sum_of_its_minutes():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (stated,) = re.findall(r"(\d+) minutes in all", text)
+    assert int(stated) == round(sum(minutes().values()))
+
+
 def test_the_results_of_every_place_are_printed():
     (printed,) = re.findall(r"^python ci/results\.py \"\$work\"/\{(.*)\}\.xml$", RUN, re.MULTILINE)
     assert {*steps("place")} <= {*printed.split(",")}

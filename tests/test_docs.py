@@ -1,6 +1,7 @@
 """The pages of `docs/`: links lead somewhere, citations and theorems name each other, and what they name exists."""
 
 import ast
+import inspect
 import re
 import sys
 import threading
@@ -28,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path(dpgb_dask.__file__).parent  # the installed one
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-PAGES += sorted((ROOT / "dpgb_dask").rglob("*.md"))
 SOURCES = [
     path
     for folder in ("dpgb_dask", "ci", "tests", ".ci")
@@ -162,6 +162,28 @@ def test_tests_that_theorems_name_exist(named):
         if f.is_file() and re.search(rf"^def {function}\b", f.read_text(), re.MULTILINE)
     ]
     assert not function or found, named
+
+
+def test_every_parameter_of_the_estimators_stands_beside_those_of_others():
+    table = (DOCS / "parameters.md").read_text(encoding="utf-8").split("\n\n")[2]
+    told = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    ]
+    assert sorted(told) == sorted(
+        [*inspect.signature(DPGBClassifier).parameters, "sample_weight", "fit"]
+    )
+
+
+def test_the_table_of_the_code_names_every_folder_and_module():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| looking for … |")[1].split("\n\n")[0]
+    named = {ROOT / "dpgb_dask" / path for path in re.findall(r"`([\w/]+\.py)`", table)}
+    there = set((ROOT / "dpgb_dask").rglob("*.py"))
+    assert named - there == set(), "is named, and not there"
+    told = named | {folder for path in named for folder in path.parents}
+    folders = {path.parent for path in there}
+    top = {path for path in there if path.parent.name == "dpgb_dask"}
+    assert (folders | top) - told == set(), "is not in the table"
 
 
 # of the private side, called by such a fit, and given no row's values: structure, tasks, messages, limits of memory

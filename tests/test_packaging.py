@@ -1,9 +1,11 @@
 """What is built of the project: a wheel and an sdist hold the package, all of it."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +38,7 @@ def package():
     return {
         path.relative_to(ROOT).as_posix()
         for path in paths
-        if path.is_file() and "__pycache__" not in path.parts and path.name != "README.md"
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -60,3 +62,28 @@ def test_an_sdist_holds_what_a_wheel_is_built_of(built):
     beside = {name for name in files if not name.startswith(("dpgb_dask", "tests/test_"))}
     assert package() <= set(files)
     assert beside == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+
+
+def test_all_files_that_name_the_version_name_the_same():
+    text = {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in ("pyproject.toml", "CITATION.cff", "helm/dpgb-dask/Chart.yaml", "CHANGELOG.md")
+    }
+    declared = tomllib.loads(text["pyproject.toml"])["project"]["version"]
+    assert f"\nversion: {declared}\n" in text["CITATION.cff"]
+    assert f'\nappVersion: "{declared}"\n' in text["helm/dpgb-dask/Chart.yaml"]
+    sections = re.findall(r"^## \[(.+?)\]", text["CHANGELOG.md"], re.MULTILINE)
+    assert sections[:2] == ["Unreleased", declared]
+
+
+def test_messages_and_pages_name_extras_that_there_are():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = []
+    for paths, name in ((sorted((ROOT / "dpgb_dask").rglob("*.py")), "dpgb_dask"), (pages, ".")):
+        for path in paths:
+            text = path.read_text(encoding="utf-8")
+            for own, listed in re.findall(r"(dpgb.dask|'\.)\[([a-z0-9,]+)\]", text):
+                assert own.strip("'") == name, f"{path}: {own}[{listed}]"
+                named += listed.split(",")
+    assert {"interpret", "viz", "s3"} <= set(named) <= set(extras["optional-dependencies"])

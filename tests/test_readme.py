@@ -1,7 +1,10 @@
 """The code in the README and in the pages of `docs/` runs, one block after the other, as a reader would run it."""
 
+import importlib
+import inspect
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import dask
@@ -17,7 +20,7 @@ PAGES = (
     "docs/explanations.md",
     "docs/pictures.md",
     "docs/constraints-and-edits.md",
-    "docs/statement.md",
+    "docs/report.md",
     "docs/schema.md",
     "docs/recipes.md",
     "docs/larger-than-memory.md",
@@ -50,7 +53,7 @@ def blocks(language, *pages):
 
 
 def run_commands(blocks):
-    """Run the lines of shell blocks that call the command line; ``python`` runs benches."""
+    """Run the lines of shell blocks that call the command line; ``python`` runs benches, of which a test below is."""
     for line in "".join(blocks).splitlines():
         words = shlex.split(line, comments=True)
         assert words[0] in ("dpgb-dask", "python")
@@ -127,3 +130,37 @@ def test_what_the_page_of_exports_shows_runs(tmp_path, monkeypatch, capsys):
             exec(block, namespace)
     assert namespace["X"].shape == (10_000, 3)
     capsys.readouterr()
+
+
+def bench_calls():
+    """Return, by bench, the options with which a page names it: in a block, or between backticks."""
+    calls = {}
+    for page in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ):
+        text = page.read_text(encoding="utf-8")
+        for name, options in re.findall(r"\bci/bench/(\w+)\.py((?: [^`\n]+)?)[`\n]", text):
+            calls.setdefault(name, set()).add(options.strip())
+    return calls
+
+
+def test_benches_take_the_options_that_pages_name(tmp_path, monkeypatch):
+    """Those that read their options in a function ``parse``; none is run."""
+    monkeypatch.syspath_prepend(ROOT / "ci" / "bench")
+    monkeypatch.setenv("DPGB_DATA", str(tmp_path))
+    read = []
+    for name, calls in bench_calls().items():
+        parse = getattr(importlib.import_module(name), "parse", None) if has_parse(name) else None
+        for options in calls if parse else ():
+            words = shlex.split(options.replace("DIR", str(tmp_path)).replace("JSON", "run.json"))
+            monkeypatch.setattr(sys, "argv", [name, *words])
+            parse(*(words,) * len(inspect.signature(parse).parameters))
+            read.append(name)
+    assert {"scale", "utility", "papers", "before"} <= set(read)
+
+
+def has_parse(name):
+    text = (ROOT / "ci" / "bench" / f"{name}.py").read_text(encoding="utf-8")
+    return "\ndef parse(" in text

@@ -88,7 +88,7 @@ def test_commands_read_and_write_models_at_urls(store, model, tmp_path, capsys):
     model.save(url)
     assert run("edit", url, "--clamp", f"{SCHEMA.names[0]}=-1:1", "--out", edited) == 0
     assert run("verify", edited) == 0
-    assert run("report", edited, "--html", "memory://models/statement.html") == 0
+    assert run("report", edited, "--html", "memory://models/report.html") == 0
     assert run("export", edited, "--to", "python", "--out", "memory://models/m.py") == 0
     assert run("export", edited, "--to", "python", "--out", "memory://models/m.py") == 1
     assert "exists already" in capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_commands_read_and_write_models_at_urls(store, model, tmp_path, capsys):
     assert run(*export, edited) == 1
     assert "which is read" in capsys.readouterr().err
     names = [path.rsplit("/", 1)[1] for path in store.ls("/models", detail=False)]
-    assert sorted(names) == ["edited.json", "m.json", "m.py", "statement.html"]
+    assert sorted(names) == ["edited.json", "m.json", "m.py", "report.html"]
     with pytest.raises(SystemExit):
         run("predict", url, tmp_path, "--out", "memory://models/p.csv")
     assert "copy that there" in capsys.readouterr().err

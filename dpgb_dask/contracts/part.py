@@ -29,6 +29,12 @@ class Part:
     def with_parameter(self, name: str, value: Any) -> Self:
         """Return the part with one of `parameters` set, in its own parts too.
 
+        Parameters
+        ----------
+        name : str
+            One of `parameters`.
+        value : Any
+
         Raises
         ------
         PlanError

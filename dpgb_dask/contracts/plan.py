@@ -299,21 +299,48 @@ class State:
     def first(
         cls, shape: Shape, seed: int, budget: Budget, total: int, n_threads: int = 1
     ) -> "State":
-        """Return the state of a fit before its first query."""
+        """Return the state of a fit before its first query.
+
+        Parameters
+        ----------
+        shape : Shape
+        seed : int
+            Of the public randomness.
+        budget : Budget
+        total : int
+            Price of the whole plan; all of it is left.
+        n_threads : int
+        """
         rng = PublicRng(seed)
         return cls(
             shape=shape, rng=rng, budget=budget, total=total, left=total, n_threads=n_threads
         )
 
     def fact(self, kind: type[F]) -> F:
-        """Return the record of a class; `Plan` checks that an earlier stage gives each record that a stage uses."""
+        """Return the record of a class; `Plan` checks that an earlier stage gives each record that a stage uses.
+
+        Parameters
+        ----------
+        kind : type of Facts
+
+        Raises
+        ------
+        PlanError
+            If no stage has left such a record: the stage that asks does not name it in ``uses``.
+        """
         for fact in self.facts:
             if isinstance(fact, kind):
                 return fact
         raise PlanError(f"No stage has given {kind.__name__}: name it in the stage's uses.")
 
     def with_fact(self, fact: Facts) -> "State":
-        """Return the state with a record; it replaces a record of the same class."""
+        """Return the state with a record for later stages.
+
+        Parameters
+        ----------
+        fact : Facts
+            It replaces a record of the same class.
+        """
         others = (known for known in self.facts if type(known) is not type(fact))
         return replace(self, facts=(*others, fact))
 
@@ -450,21 +477,53 @@ class Stage(Part, ABC):
         return None
 
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:  # noqa: ARG002
-        """Return the bins that it makes if they depend on the schema alone; otherwise None."""
+        """Return the bins that it makes if they depend on the schema alone; otherwise None, which is the default.
+
+        Parameters
+        ----------
+        shape : Shape
+
+        Returns
+        -------
+        tuple of FeatureBins, one per encoded column, or None
+        """
         return None
 
     def most_bins(self, shape: Shape) -> tuple[int, ...]:
-        """Return the most bins that each feature can have, if this stage makes the bins."""
+        """Return the most bins that each feature can have, if this stage makes the bins; by default 256.
+
+        Bins that depend on the schema alone are counted.
+
+        Parameters
+        ----------
+        shape : Shape
+        """
         known = self.public_bins(shape)
         return (MAX_BINS,) * shape.n_features if known is None else tuple(b.n_bins for b in known)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:  # noqa: ARG002
-        """Return the memory that it takes besides the rows, if that may be more than a few MiB."""
+        """Return the memory that it takes besides the rows; by default none, for a stage that needs a few MiB at most.
+
+        Parameters
+        ----------
+        shape : Shape
+        most_bins : sequence of int
+            The most bins that each encoded column can have.
+        """
         return NO_NEEDS
 
     @abstractmethod
     def declare(self, shape: Shape) -> Demand:
-        """Return what the stage will ask for in a whole run."""
+        """Return what the stage will ask for in a whole run; it is charged before the first query.
+
+        Parameters
+        ----------
+        shape : Shape
+
+        Returns
+        -------
+        Demand
+        """
 
     def bill(
         self,
@@ -485,20 +544,52 @@ class Stage(Part, ABC):
         return None
 
     def most_queries(self, state: State) -> int:
-        """Return the most queries that it asks in this fit, as far as released facts tell; for the progress bar."""
+        """Return the most queries that it asks in this fit, as far as released facts tell; for the progress bar.
+
+        Parameters
+        ----------
+        state : State
+            As the stage finds it.
+        """
         return self.declare(state.shape).n_queries
 
     def begin(self, state: State) -> State:
-        """Set the stage's memory, which is None at first; called once, before its first query."""
+        """Return the state with the stage's memory set, which is None at first; by default unchanged.
+
+        Parameters
+        ----------
+        state : State
+            As earlier stages left it. This is called once, before the stage's first query.
+        """
         return state
 
     @abstractmethod
     def next_query(self, state: State) -> Query | None:
-        """Return the next query, or None when the stage is done."""
+        """Return the next query, with its price, or None when the stage is done.
+
+        Parameters
+        ----------
+        state : State
+
+        Returns
+        -------
+        Query or None
+            Its price comes out of ``state.left``. The same state gives the same query.
+        """
 
     @abstractmethod
     def update(self, state: State, query: Query, released: Answer) -> State:
-        """Turn a released answer into the next state (post-processing)."""
+        """Return the state that follows from a released answer; this is post-processing.
+
+        Parameters
+        ----------
+        state : State
+            That in which the query was asked, less its price.
+        query : Query
+            As `next_query` returned it.
+        released : Released of int64
+            The noisy sums, with their receipt, which tells how large the noise is.
+        """
 
 
 def _prints_all(options: Any) -> bool:
@@ -598,7 +689,19 @@ class Plan:
         return frozenset().union(*(stage.parameters() for stage in self.stages))
 
     def with_parameter(self, name: str, value: Any) -> "Plan":
-        """Return the plan with one of an estimator's parameters set in every stage that takes it."""
+        """Return the plan with one of an estimator's parameters set in every stage that takes it.
+
+        Parameters
+        ----------
+        name : str
+            One of `parameters`.
+        value : Any
+
+        Raises
+        ------
+        PlanError
+            If a stage refuses the value.
+        """
         stages = tuple(
             stage.with_parameter(name, value) if name in stage.parameters() else stage
             for stage in self.stages
@@ -610,12 +713,23 @@ class Plan:
         return replace(self, stages=tuple(stage.brief() for stage in self.stages))
 
     def stops_before(self, stage: Stage, state: State) -> bool:
-        """Return whether a fit ends before a stage; it depends on released numbers alone, so a resumed fit agrees."""
+        """Return whether a fit ends before a stage; it depends on released numbers alone, so a resumed fit agrees.
+
+        Parameters
+        ----------
+        stage : Stage
+        state : State
+            As the stage would find it.
+        """
         few = state.count is not None and state.count.is_few
         return self.stops_on_few_rows and few and not stage.starts
 
     def demand(self, shape: Shape) -> Demand:
         """Return the demand of the whole plan.
+
+        Parameters
+        ----------
+        shape : Shape
 
         Raises
         ------
@@ -649,6 +763,18 @@ class Plan:
 
         Empty if a stage cannot say, or an earlier one may ask less than it says: later prices follow from what is left.
         Empty, too, for Gaussian noise, whose prices add up in μ² and ρ as they are.
+
+        Parameters
+        ----------
+        shape : Shape
+        budget : Budget
+        total : int
+            Price of the whole plan.
+
+        Raises
+        ------
+        PlanError
+            If a stage bills anything but Items.
         """
         if not self.pure or not all(stage.bills_exactly for stage in self.stages[:-1]):
             return ()
@@ -691,6 +817,10 @@ class Plan:
     def public_bins(self, shape: Shape) -> tuple[FeatureBins, ...] | None:
         """Return the first stage's bins if they depend on the schema alone; one pass over the source is then enough.
 
+        Parameters
+        ----------
+        shape : Shape
+
         Raises
         ------
         PlanError
@@ -702,7 +832,12 @@ class Plan:
         return bins
 
     def needs(self, shape: Shape) -> Needs:
-        """Return the memory that a run takes besides the rows: for each kind of need, that of the neediest stage."""
+        """Return the memory that a run takes besides the rows: for each kind of need, that of the neediest stage.
+
+        Parameters
+        ----------
+        shape : Shape
+        """
         any_number = (MAX_BINS,) * shape.n_features
         most_bins = any_number if self.refines_bins else self.stages[0].most_bins(shape)
         needs = [stage.needs(shape, most_bins) for stage in self.stages]
@@ -729,6 +864,10 @@ class Plan:
 
         None for all: a stage does not say which queries it asks, or a query not which kernels it takes. A kernel that
         is missing here is compiled at its first call.
+
+        Parameters
+        ----------
+        shape : Shape
         """
         names = [*ALWAYS, *(["draws"] if self.draws_rows else [])]
         if shape.weight_bits or shape.max_weight > 1:
@@ -779,8 +918,8 @@ class Execution:
     n_threads : int or None
         Threads of the local back end, and of the decisions between two rounds; None for the number of cores.
     fan_in : int
-        Number of sums that one task of the reduction tree adds; with fewer than ``64`` workers all sums are gathered
-        directly.
+        Number of sums that one task of the reduction tree adds. The tree serves from 64 workers on, and answers of
+        1 MiB or more; otherwise all sums are gathered directly.
     block_rows : int
         Rows per kernel call.
     cache : str

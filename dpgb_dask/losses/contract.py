@@ -64,11 +64,25 @@ class GradientOptions:
         return self.second == "count"
 
     def clip_steps(self, bits: int, most: float = 1.0) -> int:
-        """Return the bound of |g|, or ``most`` if that is less, in steps of ``2**-bits``."""
+        """Return the bound of |g| as a whole number of steps, at least 1.
+
+        Parameters
+        ----------
+        bits : int
+            A step is ``2**-bits``.
+        most : float
+            A bound of the loss's own, in natural units; the lower of it and ``clip`` counts.
+        """
         return max(round(min(most, self.clip) * (1 << bits)), 1)
 
     def second_steps(self, largest_grad: float) -> int:
-        """Return the second component in gradient steps: by default half of the largest |g|."""
+        """Return the second component where it is the same on every row, in gradient steps; 0 if none is asked for.
+
+        Parameters
+        ----------
+        largest_grad : float
+            The largest |g| in natural units; half of it is taken if ``hess_scale`` is None.
+        """
         if self.second == "none":
             return 0
         a = HALF * largest_grad if self.hess_scale is None else self.hess_scale
@@ -106,23 +120,68 @@ class Loss:
 
     @property
     def largest_slope(self) -> float:
-        """Largest |g| of one score column if nothing is clipped, in natural units; the report tells it."""
+        """Largest |g| of one score column if nothing is clipped, in natural units; the report tells it.
+
+        Raises
+        ------
+        PlanError
+            If the class of the loss does not define it.
+        """
         raise PlanError(
             f"loss={self.name!r} has no largest_slope: define it, as the largest |g| without a clip."
         )
 
     def integer_gradient(self, asked: GradientOptions) -> Gradient:  # noqa: ARG002 - a loss defines it
-        """Return the integer gradient for options that `gradient` has checked."""
+        """Return the integer gradient for options that `gradient` has checked; a loss of your own defines this.
+
+        Parameters
+        ----------
+        asked : GradientOptions
+            The type of target, the number of scores, and what the stage wants beside the gradient.
+
+        Returns
+        -------
+        Gradient
+            From `table_gradient`, or of another class of `dpgb_dask.losses.GRADIENTS`, which compute their own bounds.
+
+        Raises
+        ------
+        PlanError
+            If the loss has no such gradient, or its class does not define this method.
+        """
         raise PlanError(
             f"loss={self.name!r} has no integer_gradient: define it, with table_gradient(asked, g, h)."
         )
 
     def link(self, kind: str) -> str:
-        """Return the key in `LINKS` of the link to predictions; the default depends on the type of target."""
+        """Return the name of the link, which turns scores into predictions.
+
+        Parameters
+        ----------
+        kind : {"binary", "multiclass", "numeric"}
+            Type of the target.
+
+        Returns
+        -------
+        str
+            One of `dpgb_dask.losses.LINKS`: by default "logit" for two classes, "softmax" for several, and "identity"
+            for a number.
+        """
         return {"binary": "logit", "multiclass": "softmax"}.get(kind, "identity")
 
     def bounded(self, low: float, high: float) -> Self:  # noqa: ARG002 - most losses see a target scaled to [-1, 1]
-        """Return the loss for a target with these public bounds; raises `PlanError` if it does not allow them."""
+        """Return the loss for a numeric target with these public bounds; by default the loss as it is.
+
+        Parameters
+        ----------
+        low, high : float
+            In units of the target.
+
+        Raises
+        ------
+        PlanError
+            If the loss does not allow such a target.
+        """
         return self
 
     def start(self, mean: float) -> float:

@@ -877,9 +877,23 @@ def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def table_points(kind: str) -> NDArray[np.float64]:
-    """Return the middle of each table step: scores for a binary target, residuals score - y for a numeric one.
+    """Return the points at which a loss computes its table, the middles of its steps.
 
-    Residuals, of targets scaled to [-1, 1], go from -2 + 2⁻¹¹ to 2 - 2⁻¹¹. Scores go from -8 to 8.
+    Parameters
+    ----------
+    kind : {"binary", "numeric"}
+        Type of the target.
+
+    Returns
+    -------
+    (TABLE_SIZE,) float64
+        For two classes scores, from -8 to 8; for a number residuals, score - y, of a target scaled to [-1, 1]: from
+        -2 + 2⁻¹¹ to 2 - 2⁻¹¹.
+
+    Raises
+    ------
+    PlanError
+        If the kind is another one.
     """
     if kind not in ("binary", "numeric"):
         raise PlanError(f"table_points({kind!r}): a table is of one of {('binary', 'numeric')}.")

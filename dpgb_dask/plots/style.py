@@ -7,7 +7,7 @@ from typing import Any
 
 from dpgb_dask.showing import brief
 
-NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb-dask[viz]'."
+NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb_dask[viz]'."
 # Okabe and Ito's palette, without the yellow on a light background and the dark blue on a dark one
 ON_LIGHT = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")

@@ -76,7 +76,17 @@ class PrivacyCost:
         account: str | None,
         bill: Sequence[Item] = (),
     ) -> "PrivacyCost":
-        """Return the cost of a fit with this budget and bill; the account is looked up, and nothing is charged."""
+        """Return the cost of a fit; the account is looked up, and nothing is charged.
+
+        Parameters
+        ----------
+        budget : Budget
+        pure : bool
+            Whether the recipe is purely ε-differentially private.
+        ledger, account : Ledger and str, or None
+        bill : sequence of Item
+            What a pure recipe asks at most; empty if it does not say.
+        """
         price = accounting.total_price(budget.epsilon, budget.delta, pure=pure)
         share = None
         if ledger is not None and account is not None:

@@ -327,7 +327,7 @@ def test_a_budget_is_a_bar_of_what_each_fit_spent_and_what_is_left(tmp_path, mon
 def test_without_matplotlib_one_error_names_the_extra(monkeypatch, classifier, features):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for draw in (classifier.plot, lambda: classifier.plot_local(features.iloc[[0]])):
-        with pytest.raises(ImportError, match=r"dpgb-dask\[viz\]"):
+        with pytest.raises(ImportError, match=r"dpgb_dask\[viz\]"):
             draw()
 
 

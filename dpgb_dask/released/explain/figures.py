@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 DENSITY_BARS = 20
 NO_INTERPRET = (
-    "Figures of interpret need interpret and plotly: pip install 'dpgb-dask[runtimes]', or draw the explanation with"
-    " plot() ('dpgb-dask[viz]')."
+    "Figures of interpret need interpret and plotly: pip install 'dpgb_dask[interpret]', or draw the explanation with"
+    " plot() ('dpgb_dask[viz]')."
 )
 
 

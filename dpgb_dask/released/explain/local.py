@@ -59,6 +59,8 @@ class LocalExplanation:
         Natural units of one unit of score; where a score of 0 lies.
     private : bool
         Whether the model is private; if not, whatever shows the explanation says so.
+    name : str
+        The title under which `interpret.show` lists it.
 
     Attributes
     ----------
@@ -99,7 +101,7 @@ class LocalExplanation:
         return any(is_dask_collection(part) for part in self.steps)
 
     def compute(self) -> "LocalExplanation":
-        """Return the same explanation in memory."""
+        """Return the same explanation in memory, with the rows; unchanged if it is not lazy."""
         # else Dask would look for parts of its own in a Zarr group
         if not is_dask_collection(self.rows):
             return replace(self, steps=compute(*self.steps))
@@ -201,6 +203,11 @@ class LocalExplanation:
 
     def visualize(self, key: int | None = None) -> Any:
         """Return a figure of one row, drawn by `interpret` with plotly.
+
+        Parameters
+        ----------
+        key : int or None
+            Position of the row; None gives None, as rows have no common figure.
 
         Raises
         ------

@@ -55,6 +55,8 @@ class GlobalExplanation:
         What the bands of the terms cover, or why there are none.
     private : bool
         Whether the model is private; if not, whatever shows the explanation says so.
+    name : str
+        The title under which `interpret.show` lists it.
 
     Privacy
     -------
@@ -79,6 +81,11 @@ class GlobalExplanation:
     def term(self, *features: str) -> Term:
         """Return a term by its name, or by its features in any order; where two have one name, the main effect.
 
+        Parameters
+        ----------
+        *features : str
+            A name, as in ``names``; or one name per feature of the term.
+
         Raises
         ------
         KeyError
@@ -92,7 +99,17 @@ class GlobalExplanation:
         return found
 
     def find(self, given: str | Sequence[str]) -> Term | None:
-        """Return the term of a name or of a list of features, as `term` does; None if there is none."""
+        """Return the term of a name or of a list of features, as `term` does; None if there is none.
+
+        Parameters
+        ----------
+        given : str or sequence of str
+
+        Raises
+        ------
+        PlanError
+            If it is neither a name nor a list of names.
+        """
         names = list(dict.fromkeys(name for term in self.terms for name in term.features))
         known = {tuple(sorted(term.features)): term for term in self.terms}
         wanted = (tuple(sorted(own)) for own in meant(given, names))
@@ -157,6 +174,11 @@ class GlobalExplanation:
 
     def visualize(self, key: int | None = None) -> Any:
         """Return a figure of one term, or of the importances, drawn by `interpret` with plotly.
+
+        Parameters
+        ----------
+        key : int or None
+            Position in ``feature_names``; None for the importances of all terms.
 
         Raises
         ------
