@@ -30,11 +30,12 @@ Key: TypeAlias = tuple[str, int]  # a path, and the number of its file system
 
 @dataclass(eq=False)
 class _File:
-    """What tasks ask of a file: columns, and the types in which they are read, if these are not the file's own."""
+    """What tasks ask of a file: columns, those made Python objects, and the types of reading if not the file's own."""
 
     path: str
     filesystem: Any
     columns: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
     types: dict[str, pa.DataType] = field(default_factory=dict)
 
 
@@ -68,6 +69,18 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
             " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
             " index=False."
+        )
+    dates = {
+        name
+        for file, own in each
+        for name in file.objects.intersection(own.names)
+        if pa.types.is_date(own.field(name).type)
+    }
+    if dates:
+        raise StructureError(
+            "Parquet files hold dates that are read as Python's, whose calendar ends before theirs:"
+            f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), or"
+            " without dask.config dataframe.convert-string=False."
         )
     unlike = {
         name
@@ -108,12 +121,11 @@ class _Reads:
         for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
-            elif _name_of(task) == "_load_multiple_files":
-                for wrapper, _ in task.args[0]:
-                    self._by_arrow(wrapper.fragment, *task.args[1:3])
-            elif _name_of(task) == "_fragment_to_table":
-                told = task.kwargs
-                self._by_arrow(told["fragment_wrapper"].fragment, told["columns"], told["schema"])
+            elif _name_of(task) == "_table_to_pandas" and _makes_objects(task.kwargs):
+                for key in self._by_arrow(task.args[0]):
+                    self.files[key].objects |= self.files[key].columns
+            else:
+                self._by_arrow(task)
 
     def key(self, path: str, filesystem: Any) -> Key:
         """Return the key of a file; two stores of one kind may have the same path."""
@@ -129,13 +141,29 @@ class _Reads:
         columns = {*reader.columns, *index}.intersection(told["schema"].names) - _folders(told)
         types = told["schema"] if told.get("filters") else None
         keys = [self._add(path, reader.fs, columns, types) for path, *_ in pieces]
+        if _makes_objects(told):
+            for key in keys:
+                self.files[key].objects |= columns
         if len({*keys}) > 1 and types is None:
             self.joined.append(keys)
         self.by_folder |= _by_folder(told, pieces)
 
-    def _by_arrow(self, fragment: Any, columns: Iterable[str], types: pa.Schema) -> None:
-        folders = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
-        self._add(fragment.path, fragment.filesystem, {*columns} - folders.keys(), types)
+    def _by_arrow(self, task: Any) -> list[Key]:
+        """Add the files that a task reads by Arrow's file system; return their keys."""
+        if _name_of(task) == "_load_multiple_files":
+            wrappers = [wrapper for wrapper, _ in task.args[0]]
+            columns, types = task.args[1:3]
+        elif _name_of(task) == "_fragment_to_table":
+            told = task.kwargs
+            wrappers, columns, types = [told["fragment_wrapper"]], told["columns"], told["schema"]
+        else:
+            return []
+        keys = []
+        for fragment in (wrapper.fragment for wrapper in wrappers):
+            folders = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
+            own = {*columns} - folders.keys()
+            keys.append(self._add(fragment.path, fragment.filesystem, own, types))
+        return keys
 
     def _add(self, path: str, filesystem: Any, columns: set[str], types: pa.Schema | None) -> Key:
         key = self.key(path, filesystem)
@@ -150,8 +178,14 @@ def _is_reader(task: Task) -> bool:
     return type(task.func).__name__ == "ParquetFunctionWrapper"
 
 
-def _name_of(task: Task) -> str:
-    return str(getattr(task.func, "__name__", ""))
+def _name_of(task: Any) -> str:
+    return str(getattr(getattr(task, "func", None), "__name__", ""))
+
+
+def _makes_objects(told: Mapping[str, Any]) -> bool:
+    """Return whether Dask makes Python's dates of Arrow's, by what it is told; a caller's own way is theirs."""
+    strings = told.get("convert_string") or told.get("pyarrow_strings_enabled")
+    return not (strings or told.get("dtype_backend") == "pyarrow" or told.get("arrow_to_pandas"))
 
 
 def _pieces(task: Task) -> list[Any]:

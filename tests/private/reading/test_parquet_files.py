@@ -3,6 +3,7 @@
 import datetime
 from itertools import product
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
@@ -156,6 +157,21 @@ def test_one_path_of_two_stores_is_two_files(tmp_path, reader):
 def ages_of(table):
     parts = loaded(read_source(table[["x", "age"]], table["y"], None, SCHEMA))
     return [[str(age) for age in part.x["age"]] for part in parts]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_dates_are_refused_where_they_would_be_read_as_pythons(tmp_path, reader):
+    """Whose calendar ends in the year 9999: a later date would end a charged fit."""
+    column = pa.array([4_000_000, 0, None], pa.date32())
+    folder = written(tmp_path, column, column)
+    schema = Schema(
+        {"x": (0, 1), "age": Datetime("1970-01-01", "2000-01-01")}, classes=[0, 1], target="y"
+    )
+    with dask.config.set({"dataframe.convert-string": False}):
+        with pytest.raises(StructureError, match=r"are read as Python's.* 'age'.*dtype_backend"):
+            source_of(folder, schema, **READERS[reader])
+        table = dd.read_parquet(folder, dtype_backend="pyarrow", **READERS[reader])
+        loaded(read_source(table[["x", "age"]], table["y"], None, schema))
 
 
 LENGTHS = {
