@@ -39,6 +39,8 @@ def plot_row(
     ------
     ImportError
         If matplotlib is missing.
+    PlanError
+        If ``explanation`` is none, or ``row`` or ``column`` is no position in it.
     StructureError
         If the explanation is lazy.
 
