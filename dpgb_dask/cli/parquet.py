@@ -67,9 +67,9 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
     frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
-    kinds = {tuple(zip(one.names, one.types, strict=True)): one for one in schemas}
-    empty = [one.remove_metadata().empty_table() for one in kinds.values()]
-    types = [dict(each.to_pandas(types_mapper=written_out.get).dtypes) for each in empty]
+    # Arrow's own: of dates, times, lists and bytes pandas makes objects
+    kinds = {tuple(zip(one.names, one.types, strict=True)) for one in schemas}
+    types = [{name: written_out.get(t, pd.ArrowDtype(t)) for name, t in kind} for kind in kinds]
     # what pandas wrote of the index into the first file: the column of each level, or the facts of a range
     levels = list((stored_schema.pandas_metadata or {}).get("index_columns", ()))
     names = {str(name) for level in levels if (name := _name_of(level)) is not None}

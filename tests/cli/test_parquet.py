@@ -1,6 +1,7 @@
 """Parquet with an index of any kind, and with its columns in any order."""
 
 from argparse import Namespace
+from datetime import date
 from itertools import product
 
 import dask.dataframe as dd
@@ -265,6 +266,15 @@ def test_a_draft_says_no_type_of_the_names_of_folders(tmp_path, capsys):
     ("second", "match"),
     [
         (TABLE.assign(age="old"), "'age' is declared numeric but its column is of kind 'text'"),
+        (TABLE.assign(age=date(2020, 1, 1)), "'age' is declared numeric but its column is of kind"),
+        (
+            TABLE.assign(age=[[1]] * 12),
+            "'age' is declared numeric but its column is of kind 'other'",
+        ),
+        (
+            TABLE.assign(age=[b"1"] * 12),
+            "'age' is declared numeric but its column is of kind 'other'",
+        ),
         (TABLE.drop(columns="age"), "not each has 'age'"),
         (TABLE.drop(columns="y"), "not each has 'y'"),
     ],
