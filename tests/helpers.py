@@ -14,9 +14,11 @@ def pack(g, h):
     return (np.asarray(g, np.int64) << 32) + np.asarray(h, np.int64)
 
 
-def two_scores(sums, g, h):
-    """Packed gradients of two scores, and the sums of each by an oracle ``sums(g, h)``: (…, 2 scores, 2)."""
-    return np.stack([pack(g, h), pack(-g, h)]), np.stack([sums(g, h), sums(-g, h)], axis=-2)
+def some_scores(sums, g, h, n_scores=2):
+    """Packed gradients of some scores, and the sums of each by an oracle ``sums(g, h)``: (…, n_scores, 2)."""
+    signs = [1, -1, 1, -1, -1][:n_scores]
+    packed = np.stack([pack(sign * g, h) for sign in signs])
+    return packed, np.stack([sums(sign * g, h) for sign in signs], axis=-2)
 
 
 def naive_codes(x, edges):

@@ -1,7 +1,7 @@
 import numba
 import numpy as np
 import pytest
-from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, two_scores
+from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, some_scores
 
 from dpgb_dask.kernels import histogram, pair_tables
 
@@ -34,7 +34,7 @@ def random_pairs(n_features, n_pairs, seed=0):
 @pytest.mark.parametrize("n", [0, 1, 700])
 def test_joint_sums_equals_the_dull_sum(n, sizes, max_abs):
     codes, g, h = rows_of(n, sizes, max_abs)
-    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
+    packed, want = some_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
     got = histogram.joint_sums(codes, packed, max_abs, sizes)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(
@@ -46,7 +46,7 @@ def test_joint_sums_equals_the_dull_sum(n, sizes, max_abs):
 def test_joint_sums_are_the_same_for_any_split_of_the_rows(seed):
     sizes = SIZES[2]
     codes, g, h = rows_of(9000, sizes, 1 << 19, seed)  # a limit of 4095 rows: flushes inside blocks
-    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
+    packed, want = some_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
     whole = histogram.joint_sums(codes, packed, 1 << 19, sizes)
     np.testing.assert_array_equal(whole, want)
     cuts = np.sort(np.random.default_rng(seed).integers(0, 9000, 3))
@@ -68,27 +68,30 @@ BOUND = [
 ]
 
 
+# one and two scores are summed one by one, three and four at once, and of five the last by itself
+@pytest.mark.parametrize("n_scores", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize(("max_abs", "n"), BOUND)
-def test_sums_hold_at_the_flush_bound(max_abs, n, sign):
+def test_sums_hold_at_the_flush_bound(max_abs, n, sign, n_scores):
     g = np.full(n, sign * max_abs)
     h = np.full(n, max_abs)
     sizes = (3, 33, 2)
     codes = np.ones((3, n), np.uint8)
-    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h)
+    packed, want = some_scores(lambda g, h: naive_joint_sums(codes, g, h, sizes), g, h, n_scores)
     np.testing.assert_array_equal(histogram.joint_sums(codes, packed, max_abs, sizes), want)
     ones = np.ones(3, np.uint8)
     pairs = [pair_tables.Pair(0, 1, ones, ones, 2, 2)] * 3
-    packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
+    packed, want = some_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h, n_scores)
     np.testing.assert_array_equal(pair_tables.pair_sums(codes, pairs, packed, max_abs), want)
 
 
+@pytest.mark.parametrize("n_scores", [1, 3])
 @pytest.mark.parametrize(("max_abs", "n"), [(1 << 18, 8192), (1 << 21, 1024)])
-def test_a_flush_one_row_too_late_is_seen(max_abs, n, monkeypatch):
+def test_a_flush_one_row_too_late_is_seen(max_abs, n, n_scores, monkeypatch):
     g = np.full(n, max_abs)
     codes = np.ones((1, n), np.uint8)
     pairs = [pair_tables.Pair(0, 0, np.ones(2, np.uint8), np.zeros(2, np.uint8), 2, 1)]
-    packed, want = two_scores(lambda g, h: naive_joint_sums(codes, g, h, (2,)), g, g)
+    packed, want = some_scores(lambda g, h: naive_joint_sums(codes, g, h, (2,)), g, g, n_scores)
     monkeypatch.setattr(histogram, "flush_rows", lambda bound: ((1 << 31) - 1) // bound + 1)
     with np.errstate(over="ignore"):
         assert not np.array_equal(histogram.joint_sums(codes, packed, max_abs, (2,)), want)
@@ -124,7 +127,7 @@ def test_flush_rows_is_the_largest_that_fits(bound):
 def test_pair_sums_equals_the_dull_sum(n, n_pairs, max_abs):
     codes, g, h = rows_of(n, (256, 256, 33, 2), max_abs)
     pairs = random_pairs(4, n_pairs)
-    packed, want = two_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
+    packed, want = some_scores(lambda g, h: naive_pair_sums(codes, pairs, g, h), g, h)
     for given in (pairs, pair_tables.pack_pairs(pairs)):
         got = pair_tables.pair_sums(codes, given, packed, max_abs)
         np.testing.assert_array_equal(got, want)

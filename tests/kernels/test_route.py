@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers import naive_leaves, naive_tree_sums, pack, two_scores
+from helpers import naive_leaves, naive_tree_sums, pack, some_scores
 
 from dpgb_dask.kernels import histogram, route
 
@@ -34,7 +34,7 @@ def test_tree_sums_equals_walking_down(n, depth, masked):
         1 << 27,
     ):  # no flush, flush at 511 (wide) and at 15 rows (wide)
         g, h = rng.integers(-max_abs, max_abs + 1, n), rng.integers(0, max_abs + 1, n)
-        packed, want = two_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
+        packed, want = some_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
         np.testing.assert_array_equal(route.tree_sums(codes, *trees, packed, max_abs), want)
 
 
@@ -64,7 +64,7 @@ def test_trees_of_one_feature_are_sums_of_its_bins(depth, masked):
         tree = feature[t], threshold[t], mask_of[t], masks
         np.testing.assert_array_equal(leaf[t], naive_leaves(every, *tree))
     g, h = rng.integers(-99, 100, 300), rng.integers(0, 100, 300)
-    packed, want = two_scores(lambda g, h: naive_tree_sums(codes, feature, *trees, g, h), g, h)
+    packed, want = some_scores(lambda g, h: naive_tree_sums(codes, feature, *trees, g, h), g, h)
     bins = np.ascontiguousarray(histogram.joint_sums(codes[4:5], packed, 99, (40,)))
     np.testing.assert_array_equal(route.sums_of_leaves(bins, *trees), want)
 
@@ -101,7 +101,7 @@ def test_tree_sums_flush_within_a_call(depth):
     codes = rng.integers(0, 256, (6, 2500), np.uint8)
     trees = forest(3, depth, 6)
     g, h = np.full(2500, 1 << 21), np.full(2500, 1 << 21)  # 1023 rows between flushes
-    packed, want = two_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
+    packed, want = some_scores(lambda g, h: naive_tree_sums(codes, *trees, g, h), g, h)
     np.testing.assert_array_equal(route.tree_sums(codes, *trees, packed, 1 << 21), want)
 
 

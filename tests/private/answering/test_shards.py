@@ -32,6 +32,7 @@ from thinned import thinned
 
 from dpgb_dask.contracts.model import (
     MAX_BINS,
+    SCORE_ONE,
     FeatureBins,
     Splits,
     TreeEnsemble,
@@ -43,6 +44,7 @@ from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
+from dpgb_dask.kernels.histogram import HALF
 from dpgb_dask.kernels.nodes import JoinedCells
 from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
@@ -51,7 +53,7 @@ from dpgb_dask.private.answering.levels import LevelSums
 from dpgb_dask.private.answering.passes import Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
-from dpgb_dask.private.reading.rows import Rows, merge_pieces
+from dpgb_dask.private.reading.rows import Piece, Rows, merge_pieces
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 SHARD_QUERIES = [(k, q) for k, q in ALL if q not in ("count", "coarse", "fine", "target")]
@@ -409,6 +411,39 @@ def test_a_weight_that_could_overflow_a_packed_sum_raises():
     shape = shape_of("numeric", max_weight=4096, weight_bits=3)
     with pytest.raises(PlanError, match="overflow"):
         Shard([], shape, BINS).answer(model_of("numeric"), steep)
+
+
+def alike(kind, query, n, most):
+    """A shard of n rows that are all the same, with the largest weight and a gradient at its bound, and its model."""
+    shape = shape_of(kind, max_weight=most)
+    codes = np.repeat(np.array([[4], [2], [1]], np.uint8), n, axis=1)
+    numeric = kind == "numeric"
+    label = np.full(n, -SCORE_ONE if numeric else 1, np.int32 if numeric else np.uint8)
+    piece = Piece(codes, label, np.full(n, most, np.int32))
+    intercept = np.array(
+        [9, -9, 0][: shape.n_scores] if kind == "multiclass" else [9 if numeric else -9]
+    )
+    model = replace(model_of(kind), intercept=(intercept * SCORE_ONE).astype(np.int32))
+    return Shard([piece], shape, BINS).answer(model, query)
+
+
+# the largest weight: with the first a packed sum holds some hundred rows, with the second too few for one to be used
+@pytest.mark.parametrize("most", [64, 2048])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(k, q) for k, q in SHARD_QUERIES if q not in ("part", "sample", "residual", "bins")],
+)
+def test_no_number_of_rows_of_the_largest_weight_overflows(kind, name, most):
+    """A packed sum is unpacked before it overflows, for gradients at their bound times the largest weight.
+
+    As rows are all the same, the sums of n rows are n times those of one.
+    """
+    query = queries_of(kind)[name]
+    one = alike(kind, query, 1, most)
+    assert np.abs(one).max() > 0.6 * most * query.gradient.max_abs or "choice" in name
+    limit = HALF // (most * query.gradient.max_abs)
+    for n in (limit, limit + 1, 2 * limit + 1, 9 * limit):
+        np.testing.assert_array_equal(alike(kind, query, n, most), n * one)
 
 
 # ---- levels of a tree ------------------------------------------------------------------------------------------------
