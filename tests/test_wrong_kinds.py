@@ -48,7 +48,9 @@ NOT_OURS = {
 }
 LEDGER = ("open_account", "remaining", "account", "accounts", "fits", "history", "settle", "verify")
 VARIADIC = inspect.Parameter.VAR_POSITIONAL
-OWN_WORDS = r"must be a name: give text or a Path\.$|No term of .*the terms are"
+OWN_WORDS = (
+    r"must be a name: give text or a Path\.$|No term of .*the terms are|pip install 'dpgb_dask\["
+)
 FLAGS = {"header", "overwrite", "strict", "private", "missing", "integer", "has_exp"}
 
 

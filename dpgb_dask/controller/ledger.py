@@ -421,21 +421,10 @@ class Ledger:
 
     def _opened_charge(self, book: Book, fit: dict[str, str]) -> int:
         """Return what the opened rounds of a fit cost its account (`settle` says why charging them is enough)."""
-        charge, terms = charge_of(fit), terms_of(fit)
-        account = book.account(fit["account"])
-        running = book.running(fit["fit_id"])
-        if not self.durable:  # in memory, opened rounds leave no entry: nothing is given back
-            return charge
-        if book.restored_since(fit["fit_id"]) or self._lacks_rounds(book, fit["fit_id"]):
-            return charge
-        if running.charged is not None:
-            return min(charge, running.charged.spent)
-        if account.analysis != "pure" and terms.pure and running.sampled:
-            return charge
-        opened = account_units.charge(
-            running.spending.spent, pure=terms.pure, analysis=account.analysis
-        )
-        return min(charge, opened)
+        # in memory, opened rounds leave no entry: nothing is given back
+        if not self.durable or self._lacks_rounds(book, fit["fit_id"]):
+            return charge_of(fit)
+        return book.tally().opened_charge(fit["fit_id"])
 
     def _lacks_rounds(self, book: Book, fit_id: str) -> bool:
         """Return whether the journal of a fit holds answers whose OPENED entries were lost with a write-ahead file."""

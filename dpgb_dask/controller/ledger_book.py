@@ -890,7 +890,8 @@ class Tally:
         elif kind in ("RELEASED", "SETTLED"):
             fit = self.fits[fit_id]
             charge = int(body.get("charge", fit["price"]))  # older RELEASED entries have none
-            sound = fit["account"] == name and 0 <= charge <= fit["price"]
+            least = _within_digits(self.opened_charge(fit_id))
+            sound = fit["account"] == name and least <= charge <= fit["price"]
             self.accounts[name]["spent"] += charge - fit["price"]
             fit |= {"state": kind, "price": charge}
             del self.running[fit_id]
@@ -906,6 +907,25 @@ class Tally:
             self.n_balanced[name] = self.n_balanced.get(name, 0) + 1
         self.head = (row["seq"], row["hash"])
 
+    def opened_charge(self, fit_id: str) -> int:
+        """Return what the opened rounds of an unfinished fit cost its account: the least that stands once it ends.
+
+        `account_units` says why a pure fit that opened a round on a sample keeps its whole charge; so does a fit whose
+        ledger was restored since it was reserved: entries of its rounds may be lost.
+        """
+        running = self.running[fit_id]
+        analysis = self.accounts[self.fits[fit_id]["account"]]["analysis"]
+        if self.restored > running.seq:
+            return running.reserved
+        if running.charged is not None:
+            return min(running.reserved, running.charged.spent)
+        if running.terms.pure and running.sampled and analysis != "pure":
+            return running.reserved
+        opened = account_units.charge(
+            running.spending.spent, pure=running.terms.pure, analysis=analysis
+        )
+        return min(running.reserved, opened)
+
     @staticmethod
     def _charge_round(running: Running, body: Mapping[str, Any], draw: RowDraw | None) -> bool:
         """Add a round to what its fit costs the account; return whether it is counted, and within what was charged."""
@@ -913,8 +933,7 @@ class Tally:
         cost, before = int(body["cost"]), running.charged
         least = before.cost(int(body["price"]), draw, choice=body["choice"] is True)
         running.charged = before.plus(cost, draw)
-        # a server rounds the exact cost up: that may be a unit less, but never 0
-        sound = cost >= max(least - (least >> _DIGITS) - 1, min(least, 1))
+        sound = cost >= _within_digits(least)
         sound &= running.charged.spent <= running.reserved
         if draw is not None and draw.kind == "sample":
             sound &= running.spending.of_group(draw.group) <= before.sample + _rounding(running)
@@ -926,15 +945,37 @@ class Tally:
         account["spent"] += charge
         if terms.tau:
             account["tau"] = math.nextafter(account["tau"] + terms.tau, math.inf)
-        sound = fit_id not in self.fits and charge >= 0 and account["spent"] <= int(account["cap"])
+        sound = fit_id not in self.fits and charge >= 0
+        sound &= account["spent"] <= int(account["cap"]) and _covers_slack(account, terms)
         self.fits[fit_id] = {
             "account": name, "state": "RESERVED", "price": charge, "terms": digest(row["body"]), "fingerprint": "",
         }  # fmt: skip
         charged = RoundCosts.of(terms.bill, account["analysis"]) if terms.pure else None
+        if charged is None:  # else its rounds must stay within the charge, each by itself
+            least = account_units.charge(terms.price, pure=terms.pure, analysis=account["analysis"])
+            sound &= _within_digits(least) <= charge
         self.running[fit_id] = Running(
             row["seq"], terms, charge, Spending(pure=terms.pure), charged=charged
         )
         return sound and account["unit_id"] in (None, terms.unit_id)
+
+
+def _covers_slack(account: Mapping[str, Any], terms: Terms) -> bool:
+    """Return whether a fit states the slack of its noise, and an account has room for that of all its fits."""
+    if account["analysis"] != "gdp":
+        return True
+    if not terms.pure and terms.tau < accounting.distance(terms.min_sigma_bits) * (1 - 1e-9):
+        return False
+    used = accounting.slack(float(account["epsilon"]), account["tau"])
+    return used <= float(account["delta"]) * float(accounting.SLACK) * (1 + 1e-9)
+
+
+def _within_digits(least: int) -> int:
+    """Return the least that another machine, or a server, may have computed: it rounds up, but in other arithmetic.
+
+    That may be a unit less, but never 0.
+    """
+    return max(least - (least >> _DIGITS) - 1, min(least, 1))
 
 
 def loads(body: str) -> dict[str, Any]:

@@ -190,6 +190,8 @@ BEGIN
   PERFORM SCHEMA.dpgb_require(t.epsilon > 0 AND t.epsilon < 'Infinity' AND t.delta >= 0 AND t.delta < 1
     AND t.price > 0 AND t.price < 1e40 AND t.price = trunc(t.price) AND t.min_sigma_bits >= 0
     AND (t.tau = 0 OR t.tau > 1e-200) AND t.tau < 1 AND abs(t.public_seed) < 1e40
+    -- of Gaussian noise, accounting.distance: 2^28 values, each 5e-4 / sigma^4 from a rounded Gaussian
+    AND (t.pure OR t.min_sigma_bits <= 60 AND t.tau >= 134217.728 * power(2::double precision, -4 * t.min_sigma_bits))
     AND t.plan_digest || t.version || t.commitment || t.who IS NOT NULL AND t.pure IS NOT NULL
     AND jsonb_typeof(t.facts) = 'object'
     AND NOT EXISTS (SELECT 1 FROM jsonb_each(t.facts) AS fact WHERE jsonb_typeof(fact.value) <> 'string')

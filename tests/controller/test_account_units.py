@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sqlite3
+from contextlib import suppress
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -19,6 +20,7 @@ from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import Tally
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
 from dpgb_dask.names import ACCOUNT_UNITS
 
@@ -361,6 +363,65 @@ def test_an_entry_with_a_cost_that_is_too_small_is_seen(open_ledger, monkeypatch
     monkeypatch.undo()
     with pytest.raises(LedgerError, match="more than it reserved, or counted less"):
         ledger.verify()
+
+
+@pytest.mark.parametrize(
+    ("analysis", "pure"),
+    [("gdp", False), ("gdp", True), ("zcdp", False), ("zcdp", True), ("pure", True)],
+)
+def test_a_charge_below_the_price_of_a_fit_is_seen(
+    open_ledger, tmp_path, monkeypatch, analysis, pure
+):
+    """By a writer that computes it in another way."""
+    ledger = open_ledger(analysis)
+    exact = account_units.charge
+    fit(ledger, pure, epsilon=0.3)
+    monkeypatch.setattr(
+        account_units, "charge", lambda *asked, **how: exact(*asked, **how) * 7 // 10
+    )
+    with suppress(LedgerError):  # a writer that looks at it itself
+        fit(ledger, pure, epsilon=0.3)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="does not follow from those before"):
+        Ledger(f"sqlite:///{tmp_path}/{analysis}.db").verify()
+
+
+@pytest.mark.parametrize(
+    ("analysis", "pure", "restored"),
+    [
+        ("gdp", False, False),
+        ("gdp", True, False),
+        ("zcdp", False, False),
+        ("pure", True, False),
+        ("gdp", False, True),
+    ],
+)
+def test_a_refund_of_what_was_opened_is_seen(
+    open_ledger, tmp_path, monkeypatch, analysis, pure, restored
+):
+    """Of a fit whose ledger was restored since, of anything: its rounds may be lost."""
+    ledger = open_ledger(analysis)
+    controller = fit(ledger, pure, epsilon=0.3)
+    ask(controller, 5)
+    if restored:
+        ledger.restore()
+    exact = Tally.opened_charge
+    monkeypatch.setattr(Tally, "opened_charge", lambda *asked: exact(*asked) * 7 // 10)
+    ledger.settle(controller.fit_id)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="does not follow from those before"):
+        Ledger(f"sqlite:///{tmp_path}/{analysis}.db").verify()
+
+
+@pytest.mark.parametrize("share", [0, 0.7])
+def test_slack_that_a_fit_does_not_state_is_seen(open_ledger, tmp_path, monkeypatch, share):
+    ledger = open_ledger("gdp")
+    exact = accounting.distance
+    monkeypatch.setattr(accounting, "distance", lambda bits: share * exact(bits))
+    fit(ledger, False, epsilon=0.3)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="does not follow from those before"):
+        Ledger(f"sqlite:///{tmp_path}/gdp.db").verify()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
 
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.controller import accounting, ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller import ledger as ledger_module
+from dpgb_dask.controller import ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened
@@ -522,8 +521,8 @@ def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, 
 
 def test_slack_of_an_account_is_bounded(ledger, monkeypatch):
     reserve(ledger)
-    large = SimpleNamespace(SLACK=accounting.SLACK, slack=lambda _, tau: 1e-6 * (tau > 0))
-    monkeypatch.setattr(ledger_book, "accounting", large)
+    once = ledger.account("a").tau
+    monkeypatch.setattr(ledger_book.accounting, "slack", lambda _, tau: 1e-6 * (tau > once))
     with pytest.raises(BudgetExceededError, match="slack"):
         reserve(ledger)
 

@@ -197,7 +197,7 @@ def test_rights_from_before_the_functions_end_with_them(team):
 
 
 TERMS = {
-    "epsilon": 0.5, "delta": 1e-6, "price": str(FIT), "min_sigma_bits": 20, "tau": 1e-19, "plan_digest": "00",
+    "epsilon": 0.5, "delta": 1e-6, "price": str(FIT), "min_sigma_bits": 20, "tau": 1.2e-19, "plan_digest": "00",
     "version": "v", "public_seed": 5, "commitment": "c", "pure": False, "facts": {"recipe": "x"}, "unit_id": None,
     "who": "eve", "bill": [],
 }  # fmt: skip
@@ -265,6 +265,8 @@ FORGED = [
     reserving(epsilon=-1),
     reserving(delta=2),
     reserving(tau=-1),
+    reserving(tau=0),  # less than its noise has
+    reserving(tau=1e-19),
     reserving(tau=1e-3),
     reserving(tau=1e-300),
     reserving(facts=[]),

@@ -78,7 +78,7 @@ def test_a_pure_recipe_asks_what_it_bills(tmp_path, recipe, kind, n_estimators):
     assert record.charge == ledger.account("people").spent == whole < block / 2
     assert cost.share == whole / left
     opened = [entry.body for entry in ledger.history("people") if entry.kind == "OPENED"]
-    rounds = account_units.Rounds.of(record.terms.bill, analysis)
+    rounds = account_units.RoundCosts.of(record.terms.bill, analysis)
     for body, receipt in zip(opened, est.privacy_report_.receipts, strict=True):
         assert body["choice"] == (receipt.mechanism == "choice")
     draws = est.privacy_report_.draws or (None,) * len(opened)
