@@ -1,5 +1,7 @@
 """Sensitivity: how much one row can change each kind of answer. The code that clips also states the bound."""
 
+import math
+
 from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Shape
@@ -73,6 +75,8 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
             absolute = query.n_blocks * query.gradient.l1
             if isinstance(query, ReferenceSumsQuery):
                 absolute = _largest_share(query) * query.gradient.l1
+                if shape.schema.unit_id is not None:
+                    squared, absolute = _with_rounding(query, squared, absolute)
             if isinstance(query, NodeSumsQuery) and query.sides is not None:
                 absolute = (query.total_times + len(query.features)) * query.gradient.l1
             if isinstance(query, ChoiceQuery):
@@ -88,6 +92,21 @@ def _largest_share(query: ReferenceSumsQuery) -> int:
     """Return the largest k · shrink[k], rounded up: what a row adds in all, over ‖(g, h)‖₁ (docs/privacy.md P14)."""
     most = max(k * weight for k, weight in enumerate(query.shrink))
     return -(-most >> SHRINK_BITS)
+
+
+def _with_rounding(query: ReferenceSumsQuery, squared: int, absolute: int) -> tuple[int, int]:
+    """Return both norms of a weight step with a step of rounding on each value that a row adds to.
+
+    Privacy
+    -------
+    What a row adds is rounded after its weight, w. Where a row joins a unit, as an account for rows may count
+    (docs/privacy.md P11), the weights of the unit's R rows move from w to w', and each row's values by w - w' times
+    what they are, and by less than 1 more. No more than the weight steps of a unit are such rows, so a step for each of
+    them is enough.
+    """
+    n_values = 2 * query.n_scores * (1 + len(query.omitted))
+    root = math.isqrt(squared - 1) + 1 if squared else 0
+    return squared + 2 * root * (math.isqrt(n_values - 1) + 1) + n_values, absolute + n_values
 
 
 def _gain_range(query: ChoiceQuery, shape: Shape) -> int:

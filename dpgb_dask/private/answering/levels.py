@@ -23,6 +23,8 @@ from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.answering.passes import RowBlock
 from dpgb_dask.private.reading.rows import Piece
 
+MOST = 2**63 - 1  # that an int64 holds
+
 Deal = Callable[[Callable[[Iterator[RowBlock]], NDArray[np.int64]]], NDArray[np.int64]]
 # makes a pass: runs a function on every thread over its share of the blocks, and adds the results
 
@@ -184,8 +186,10 @@ class LevelSums:
         if not isinstance(query, NodeSumsQuery) or query.sides is None:
             return level.sums.ravel().copy()
         out = np.empty((self.n_nodes, 1 + len(query.sizes), query.n_scores, 2), np.int64)
-        # every row of a node is in one bin of the first feature
-        out[:, 0] = query.total_times * level.sums[:, : query.sizes[0]].sum(axis=1)
+        # every row of a node is in one bin of the first feature; clipped: no number of rows overflows the product
+        most = MOST // query.total_times
+        total = level.sums[:, : query.sizes[0]].sum(axis=1).clip(-most, most)
+        out[:, 0] = query.total_times * total
         sign = np.where(query.sides == 0, -1, 1)[:, :, None, None]
         stop = np.cumsum(query.sizes)
         for j, (end, size) in enumerate(zip(stop, query.sizes, strict=True), start=1):

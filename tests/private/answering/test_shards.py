@@ -49,7 +49,7 @@ from dpgb_dask.kernels.nodes import JoinedCells
 from dpgb_dask.kernels.predict import add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
-from dpgb_dask.private.answering.levels import LevelSums
+from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
 from dpgb_dask.private.answering.passes import Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
@@ -444,6 +444,21 @@ def test_no_number_of_rows_of_the_largest_weight_overflows(kind, name, most):
     limit = HALF // (most * query.gradient.max_abs)
     for n in (limit, limit + 1, 2 * limit + 1, 9 * limit):
         np.testing.assert_array_equal(alike(kind, query, n, most), n * one)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_no_number_of_rows_overflows_the_sum_of_a_node(sign):
+    """It is asked for several times over, in one number."""
+    query = queries_of("binary")["sides"]
+    many = {"features": np.arange(20, dtype=np.uint16), "sizes": (2,) * 20}
+    query = replace(query, **many, sides=np.zeros((8, 40), np.uint8))
+    level = LevelSums(query, None, 1)
+    sums = np.zeros((level.n_nodes, sum(query.sizes), 1, 2), np.int64)
+    sums[:, 0] = sign * (1 << 62)
+    answer = level.answer(KeptLevel(query, sums)).reshape(level.n_nodes, -1, 1, 2)
+    most = (2**63 - 1) // query.total_times
+    assert query.total_times > 1
+    assert (answer[:, 0] == sign * most * query.total_times).all()
 
 
 # ---- levels of a tree ------------------------------------------------------------------------------------------------

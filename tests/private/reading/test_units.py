@@ -21,6 +21,7 @@ from private.cases import (
     queries_of,
     rows_of,
     schema_of,
+    shape_of,
     splits_of,
     unit_shape,
 )
@@ -102,6 +103,36 @@ def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
     assert worst <= bound.l2_squared
     if name in ("count", "fine") and n_rows == 2:
         assert worst == bound.l2_squared
+
+
+@pytest.mark.parametrize("n_rows", thinned([1, 2, 31], every=3))
+@pytest.mark.parametrize(
+    ("kind", "name"), [(k, q) for k, q in ALL if k != "multiclass" and q not in ("part", "sample")]
+)
+def test_a_row_that_joins_a_unit_stays_within_the_sensitivity(kind, name, n_rows):
+    """As an account for rows counts a fit that protects units: the unit's other rows weigh less then."""
+    bound = sensitivity(queries_of(kind, BITS)[name], unit_shape(schema_of(kind), K, BITS))
+    table, y = table_of(kind)
+    more = pd.concat([table.iloc[[4]].assign(person="new")] * (n_rows + 1))
+    model = model_of(kind)
+    for target, other in ((0.0, 0.0), (1.0, 0.0), (-1.0, 3.0)):
+        targets = np.append(y, [target] * n_rows)
+        before = answers(kind, pd.concat([table, more[:-1]]), targets, name, model)
+        after = answers(kind, pd.concat([table, more]), np.append(targets, other), name, model)
+        moved = [int(d) for d in after - before]
+        assert sum(map(abs, moved)) <= bound.l1
+        assert sum(d * d for d in moved) <= bound.l2_squared
+
+
+def test_rounding_after_the_weight_is_in_the_sensitivity_of_units():
+    query = queries_of("multiclass", BITS)["reference"]
+    rows = sensitivity(query, shape_of("multiclass", K, BITS))
+    units = sensitivity(query, unit_shape(schema_of("multiclass"), K, BITS))
+    n_values = 2 * 3 * (1 + 3)  # (g, h) of three classes, in the totals and three features
+    weight = K << BITS
+    assert units.l1 == rows.l1 + n_values * weight
+    least = (np.sqrt(rows.l2_squared) + np.sqrt(n_values) * weight) ** 2
+    assert least <= units.l2_squared <= least * 1.001
 
 
 @pytest.mark.parametrize("group", range(6))
