@@ -10,7 +10,7 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
-from dpgb_dask.plain import whole_number
+from dpgb_dask.scalars import whole_number
 
 if TYPE_CHECKING:
     import dask.dataframe as dd

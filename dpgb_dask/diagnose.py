@@ -22,6 +22,7 @@ from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Schema, Target
+from dpgb_dask.display import one_line
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
@@ -30,9 +31,8 @@ from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
 from dpgb_dask.private.reading.units import distinct_names
-from dpgb_dask.showing import one_line
-from dpgb_dask.stored import arrays_of
 from dpgb_dask.values import NO_FORM, cells
+from dpgb_dask.zarr_arrays import arrays_of
 
 LOUD = (
     "THIS IS NOT PRIVATE. It counts rows of the data exactly and is for the data owner's eyes only: do not publish it,"

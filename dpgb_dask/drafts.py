@@ -26,13 +26,13 @@ from dpgb_dask.contracts.schema import (
     names_ignored,
     target_of,
 )
+from dpgb_dask.display import WORDS, brief, html_table
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
-from dpgb_dask.showing import WORDS, brief, html_table
-from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.values import cell
 from dpgb_dask.whole_files import name_of, path_of, write_whole
+from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 BLANKS = {
     "type": "numeric (low, high, integer), categorical (categories), bool, datetime (first, last, parts), grouped"

@@ -54,7 +54,6 @@ from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
 from dpgb_dask.released.statement import MARK
-from dpgb_dask.stored import lazily
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -62,6 +61,7 @@ from dpgb_dask.training.cost import PrivacyCost
 from dpgb_dask.training.fit import bill_of
 from dpgb_dask.training.fit import fit as run_fit
 from dpgb_dask.training.report import few_rows, large_beside_rows, large_delta, report_of, unread
+from dpgb_dask.zarr_arrays import lazily
 
 CHANGED = "the model was changed after its fit, and bands are of the model of the fit"
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for

@@ -31,9 +31,9 @@ from dpgb_dask.encoding.times import DAY, EPOCH, seconds
 from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
 from dpgb_dask.matching import default_names
 from dpgb_dask.parameters import no_target
-from dpgb_dask.plain import python_scalar
-from dpgb_dask.stored import lazily
+from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import NO_FORM, as_text, cells
+from dpgb_dask.zarr_arrays import lazily
 
 
 class Inferred(NamedTuple):

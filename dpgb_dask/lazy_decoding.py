@@ -19,7 +19,7 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dpgb_dask.conventions import FARTHEST, span_of
+from dpgb_dask.cf_decoding import FARTHEST, span_of
 from dpgb_dask.errors import StructureError
 from dpgb_dask.warning_filters import SILENCE
 

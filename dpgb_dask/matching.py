@@ -18,8 +18,8 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.errors import (
@@ -34,7 +34,7 @@ from dpgb_dask.errors import (
     short,
 )
 from dpgb_dask.names import POSITION
-from dpgb_dask.stored import arrays_of, from_zarr
+from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 SHOWN = 3  # most matches that a warning names
 UNNAMED = (np.ndarray, da.Array, zarr.Array, pd.DataFrame, dd.DataFrame, xr.DataArray)

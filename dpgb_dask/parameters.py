@@ -20,7 +20,7 @@ from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
-from dpgb_dask.plain import is_number, plain_text, python_scalar, whole_number
+from dpgb_dask.scalars import is_number, plain_text, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from dpgb_dask.contracts.plan import Progress
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.kernels.cache import LISTENERS
-from dpgb_dask.plain import whole_number
+from dpgb_dask.scalars import whole_number
 
 FIRST = "reading rows"  # what is done before the first round
 REDRAWN = 0.1  # seconds between two pictures of a bar, so that drawing takes no time

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from dpgb_dask.cli.aloud import aloud
+from dpgb_dask.cli.messages import aloud
 from dpgb_dask.cli.options import FEW_ROWS, OK
 from dpgb_dask.cli.places import check_out, check_saved, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census

@@ -5,8 +5,8 @@ import argparse
 import sys
 
 from dpgb_dask import losses
-from dpgb_dask.cli.aloud import aloud
 from dpgb_dask.cli.constraints import constraints
+from dpgb_dask.cli.messages import aloud
 from dpgb_dask.cli.options import (
     FEW_ROWS,
     OK,

@@ -7,8 +7,8 @@ from typing import Any
 from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
+from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError
-from dpgb_dask.showing import floored
 
 
 def run_open(options: argparse.Namespace) -> None:

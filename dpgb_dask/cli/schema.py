@@ -13,7 +13,7 @@ from dpgb_dask.cli.tables import KNOWN_FILES, check_there, is_zarr, open_names
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.text import reading
-from dpgb_dask.stored import arrays_of
+from dpgb_dask.zarr_arrays import arrays_of
 
 
 def run(options: argparse.Namespace) -> None:

@@ -12,10 +12,10 @@ import fsspec
 import pandas as pd
 import zarr
 
+from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.cli.parquet import Parquet, read_parquet
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import exact_ids, numbers
 from dpgb_dask.encoding.frames import in_partitions
 from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
@@ -25,7 +25,7 @@ from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
 from dpgb_dask.remote import is_there, is_url
-from dpgb_dask.stored import all_arrays_of, from_zarr, whole_from_zarr
+from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, whole_from_zarr
 
 KNOWN_FILES = "Give a Parquet file or directory, text (.csv, .tsv or .txt), or a .zarr."
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # delimiters of text files, by suffix

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpgb_dask.errors import PlanError
-from dpgb_dask.plain import is_number
+from dpgb_dask.scalars import is_number
 
 
 def check_whole(name: str, value: Any, low: int, high: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
-from dpgb_dask.plain import python_scalar
+from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import (
     NO_FORM,
     as_text,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Categorical
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import brief, html_table
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, settle
-from dpgb_dask.showing import brief, html_table
 
 SCORE_BITS = 16  # one score step is 2**-16
 SCORE_ONE = 1 << SCORE_BITS

@@ -24,7 +24,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.histogram import scores_at_once
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
-from dpgb_dask.plain import finite_float, is_number, whole_number
+from dpgb_dask.scalars import finite_float, is_number, whole_number
 
 
 def _between(name: str, value: Any, high: float, rule: str) -> float:

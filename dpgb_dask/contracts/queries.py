@@ -26,7 +26,7 @@ from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
 from dpgb_dask.losses import GRAD_BITS, GRADIENTS, Gradient, check_gradient
-from dpgb_dask.plain import finite_float, same_text, whole_number
+from dpgb_dask.scalars import finite_float, same_text, whole_number
 
 PRICE_ONE = 1 << 64  # price of μ² = 1, or of ε = 1
 DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32

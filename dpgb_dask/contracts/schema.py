@@ -28,6 +28,7 @@ from dpgb_dask.contracts.features import (
     refuse_unknown,
     to_json,
 )
+from dpgb_dask.display import WORDS, brief, html_table
 from dpgb_dask.errors import (
     DPGBError,
     SchemaError,
@@ -37,8 +38,7 @@ from dpgb_dask.errors import (
     short,
     where_json_breaks,
 )
-from dpgb_dask.plain import is_number, python_scalar
-from dpgb_dask.showing import WORDS, brief, html_table
+from dpgb_dask.scalars import is_number, python_scalar
 from dpgb_dask.values import is_missing, listed_values
 from dpgb_dask.whole_files import name_of, path_of, write_whole
 

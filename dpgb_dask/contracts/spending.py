@@ -28,7 +28,7 @@ from functools import lru_cache
 from dpgb_dask.contracts.queries import PRICE_ONE, GradientQuery, Query, RowDraw
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import settle
-from dpgb_dask.plain import same_text, whole_number
+from dpgb_dask.scalars import same_text, whole_number
 
 KINDS = ("sums", "choice", "sample")  # of an `Item`
 ROUND_UP = 1 + 1e-12  # far above the error of a few operations in double precision

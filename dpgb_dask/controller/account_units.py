@@ -40,7 +40,7 @@ from dpgb_dask.contracts.spending import ROUND_UP, Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.errors import LedgerError, PlanError, short
 from dpgb_dask.names import ACCOUNT_UNITS
-from dpgb_dask.plain import is_number, plain_text
+from dpgb_dask.scalars import is_number, plain_text
 
 
 def check_account(epsilon: float, delta: float, analysis: str) -> None:

@@ -82,6 +82,7 @@ from dpgb_dask.controller.ledger_files import (
 from dpgb_dask.controller.ledger_server import ServerBook, grant, revoke
 from dpgb_dask.controller.ledger_tables import PUT_BACK, digest, prepare, refusing_damage
 from dpgb_dask.controller.noise import erase_key, write_key
+from dpgb_dask.display import Listing, html_table
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -91,8 +92,7 @@ from dpgb_dask.errors import (
     ResumeError,
 )
 from dpgb_dask.names import ACCOUNT_UNITS
-from dpgb_dask.plain import plain_text
-from dpgb_dask.showing import Listing, html_table
+from dpgb_dask.scalars import plain_text
 
 REFUSED, NO_RIGHT = (
     "DPGB0",

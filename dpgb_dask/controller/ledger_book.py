@@ -31,10 +31,10 @@ from dpgb_dask.controller.ledger_tables import (
     digest,
     refusing_damage,
 )
+from dpgb_dask.display import Listing, brief, floored, html_table, one_line
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
 from dpgb_dask.names import ACCOUNT_UNITS
-from dpgb_dask.plain import plain_text
-from dpgb_dask.showing import Listing, brief, floored, html_table, one_line
+from dpgb_dask.scalars import plain_text
 
 RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"

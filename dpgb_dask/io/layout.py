@@ -29,8 +29,8 @@ from dpgb_dask.encoding.columns import bucket_of
 from dpgb_dask.errors import SchemaError, StructureError, short
 from dpgb_dask.io.place import AGAIN, damaged_facts, is_said, no_data_set
 from dpgb_dask.names import WEIGHT
-from dpgb_dask.plain import whole_number
 from dpgb_dask.private.reading.ingest import Inputs
+from dpgb_dask.scalars import whole_number
 from dpgb_dask.values import cells
 
 FORMAT = 2  # format 1 did not record its shards

@@ -23,7 +23,7 @@ from dpgb_dask.io.layout import Layout, are_numbers, lists_of, metadata_of
 from dpgb_dask.io.place import AGAIN, ATTRIBUTE, Place, damaged_facts, lacks_parts
 from dpgb_dask.io.rows import classes_at, frame_of, weight_name
 from dpgb_dask.names import WEIGHT
-from dpgb_dask.stored import Recorded, Shards
+from dpgb_dask.zarr_arrays import Recorded, Shards
 
 ALONE = {Datetime, Grouped, Hashed}  # types of features that are stored as no other type is
 

@@ -24,8 +24,8 @@ from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
-from dpgb_dask.plain import plain_text
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
+from dpgb_dask.scalars import plain_text
 from dpgb_dask.whole_files import name_of
 
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much

@@ -26,7 +26,7 @@ from dpgb_dask.matching import Columns, in_order
 from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import Source, chunk_rows, failed_to_load, line_up
-from dpgb_dask.stored import Recorded, Shards
+from dpgb_dask.zarr_arrays import Recorded, Shards
 
 
 def write_dataset(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses.gradients import GRAD_ONE, TABLE_SIZE, Gradient, TableGradient, packed_table
-from dpgb_dask.plain import is_number
+from dpgb_dask.scalars import is_number
 
 HALF = 0.5  # a over the largest |g|, where h is not free: adds an eighth to the noise on g
 # a gradient that jumps at the target is taken to change linearly within ±CORNER of it (in halves of the target's

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import altered, frozen, settle
-from dpgb_dask.plain import finite_float, same_text, whole_number
+from dpgb_dask.scalars import finite_float, same_text, whole_number
 
 GRAD_BITS = 15  # one gradient step is 2**-15
 GRAD_ONE = 1 << GRAD_BITS

@@ -17,7 +17,7 @@ from dpgb_dask.frozen import settle
 from dpgb_dask.losses.contract import SECOND, GradientOptions, Loss
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, check_gradient
 from dpgb_dask.losses.links import LINKS_OF
-from dpgb_dask.plain import finite_float, plain_text, python_scalar, same_text
+from dpgb_dask.scalars import finite_float, plain_text, python_scalar, same_text
 
 DEEPEST = 16  # tuples in tuples of an option
 FARTHEST_START = 1000.0  # scores are int32 in steps of 2**-16: 2**15 of them on either side

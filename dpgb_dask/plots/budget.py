@@ -4,10 +4,10 @@ from typing import Any
 
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
+from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.plots.style import GREY, dress, is_dark, new_figure, plain
-from dpgb_dask.showing import floored
 
 MOST = 20  # most fits of an account that are drawn on their own: the newest
 ROOMY = 40.0  # least share of the cap, in percent, that has room for a sentence

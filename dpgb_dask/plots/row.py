@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from dpgb_dask.display import value_of
 from dpgb_dask.errors import PlanError, short
-from dpgb_dask.plain import whole_number
 from dpgb_dask.plots.style import GREY, dress, new_figure, plain, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
 from dpgb_dask.released.explain.overall import marked, unit_of
-from dpgb_dask.showing import value_of
+from dpgb_dask.scalars import whole_number
 
 MOST = 12  # most terms that are drawn on their own
 

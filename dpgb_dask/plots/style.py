@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dpgb_dask.showing import brief
+from dpgb_dask.display import brief
 
 NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb_dask[viz]'."
 # Okabe and Ito's palette, without the yellow on a light background and the dark blue on a dark one

@@ -21,10 +21,10 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError, did_you_mean, listed, short
-from dpgb_dask.plain import finite_float, is_number, plain_text, python_scalar
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
+from dpgb_dask.scalars import finite_float, is_number, plain_text, python_scalar
 
 KINDS = {
     "monotone": {"kind", "feature", "direction"},

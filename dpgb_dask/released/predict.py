@@ -12,10 +12,10 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
-from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.codes import encode
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.encoding.structure import (
@@ -26,7 +26,7 @@ from dpgb_dask.encoding.structure import (
 )
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.lazy_decoding import total_values
-from dpgb_dask.stored import all_arrays_of, from_zarr
+from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr
 
 COLUMNS = "class"  # the dimension of several outputs per row, in xarray
 BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache

@@ -8,11 +8,11 @@ from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.display import brief
 from dpgb_dask.errors import StructureError
-from dpgb_dask.plain import is_number
 from dpgb_dask.released.sections import as_html, as_page, as_text
 from dpgb_dask.released.statement import MAPPINGS, MARK, promise, sections
-from dpgb_dask.showing import brief
+from dpgb_dask.scalars import is_number
 
 BESIDE = ("digests", "edits")  # fields that a model file holds beside its report, not in it
 _LISTS = ("assumptions", "deviations", "signal", "draws", "warnings")

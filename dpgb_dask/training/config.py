@@ -12,8 +12,8 @@ from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError, did_you_mean
-from dpgb_dask.plain import is_number, whole_number
 from dpgb_dask.private.keeping.durable import is_durable
+from dpgb_dask.scalars import is_number, whole_number
 
 KEYS = {
     "backend": "backend",

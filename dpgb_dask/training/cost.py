@@ -11,8 +11,8 @@ from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.choices import Choice
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.display import brief, html_table
 from dpgb_dask.released.report import PrivacyReport
-from dpgb_dask.showing import brief, html_table
 
 
 def account_charge(report: PrivacyReport, bill: Sequence[Item], analysis: str) -> int:

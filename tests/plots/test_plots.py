@@ -16,11 +16,11 @@ from matplotlib.patches import Rectangle, StepPatch
 from PIL import Image
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, plot_budget
+from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError, PlanError, StructureError
 from dpgb_dask.plots import plot_model
 from dpgb_dask.plots.model import CATEGORIES, CLASSES
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
-from dpgb_dask.showing import floored
 
 LONG = "a very long name of $something$ that no axis has room for"
 

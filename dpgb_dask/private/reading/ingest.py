@@ -19,8 +19,8 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
+from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.conventions import dims_of
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.frames import (
     as_given,
@@ -61,8 +61,8 @@ from dpgb_dask.private.reading.rows import (
     rows_of_units,
     slice_block,
 )
-from dpgb_dask.stored import all_arrays_of, from_zarr, lazily
 from dpgb_dask.warning_filters import SILENCE
+from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, lazily
 
 # inputs in memory are cut into views of this many rows, so that threads share the work
 CHUNK_ROWS = 1 << 17

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from dpgb_dask.errors import PlanError, short
-from dpgb_dask.plain import whole_number
 from dpgb_dask.released.explain.terms import Term
+from dpgb_dask.scalars import whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

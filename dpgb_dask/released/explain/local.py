@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import brief, html_table, one_line, value_of
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
@@ -19,8 +20,7 @@ from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply
-from dpgb_dask.showing import brief, html_table, one_line, value_of
-from dpgb_dask.stored import lazily
+from dpgb_dask.zarr_arrays import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
 SHOWN_TERMS = 4  # … and their largest contributions; the others are added up

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import brief, one_line
 from dpgb_dask.errors import listed
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis, meant
 from dpgb_dask.released.statement import MARK
-from dpgb_dask.showing import brief, one_line
 
 SHOWN = 12  # terms that a repr lists
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations

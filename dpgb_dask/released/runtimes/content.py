@@ -13,8 +13,8 @@ from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
 from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
-from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import EXACT, MISSING_WORDS, as_text, cells
 
 WIDE = 1 << 63  # from here on a whole number has no place in 64 bits

@@ -11,7 +11,6 @@ from dpgb_dask.contracts.features import Datetime, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, PairTable
 from dpgb_dask.errors import StructureError, check_flag, short
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.plain import plain_text, python_scalar
 from dpgb_dask.released.runtimes.content import (
     Content,
     Listed,
@@ -27,6 +26,7 @@ from dpgb_dask.released.runtimes.sql_dates import (
     sqlite_fields,
 )
 from dpgb_dask.remote import put
+from dpgb_dask.scalars import plain_text, python_scalar
 
 MOST_COLUMNS = 1900  # SQLite takes 2000 in a table
 OF_A_DATE = 28  # columns at most

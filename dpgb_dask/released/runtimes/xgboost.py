@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.errors import StructureError
-from dpgb_dask.plain import python_scalar
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of
 from dpgb_dask.remote import put
+from dpgb_dask.scalars import python_scalar
 
 EXACT = 1 << 24  # whole numbers up to this are exact in float32
 FORMAT = [2, 0, 0]  # the version of XGBoost whose file format is written; later ones read it

@@ -10,8 +10,8 @@ import pytest
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
+from dpgb_dask.display import MOST, Listing, brief, floored, html_table, value_of
 from dpgb_dask.released.explain import LocalExplanation, explain_global
-from dpgb_dask.showing import MOST, Listing, brief, floored, html_table, value_of
 from dpgb_dask.training.cost import PrivacyCost
 
 LONG = "<script>" + 190 * "x"

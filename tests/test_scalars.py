@@ -12,7 +12,7 @@ import dpgb_dask
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.errors import PlanError
-from dpgb_dask.plain import finite_float, is_number, python_scalar, whole_number
+from dpgb_dask.scalars import finite_float, is_number, python_scalar, whole_number
 
 LIMITLESS = [10**400, math.nan, math.inf, np.float64("inf")]
 NUMBERS = [0, -3, 2.5, *LIMITLESS, np.int8(1), np.uint64(2**63), np.float32(0.5)]

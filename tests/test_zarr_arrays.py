@@ -21,8 +21,8 @@ from dpgb_dask.io.place import ATTRIBUTE
 from dpgb_dask.matching import names_of
 from dpgb_dask.private.keeping.durable import Durable
 from dpgb_dask.private.reading.rows import Piece
-from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 NAMES = ["a", "b", "c"]
 SCHEMA = Schema(dict.fromkeys(NAMES, (0, 1)), classes=[0, 1])
@@ -352,5 +352,5 @@ def test_a_group_is_listed_in_one_place():
     package = Path(dpgb_dask.__file__).parent
     files = [path for path in package.rglob("*.py") if ".arrays()" in path.read_text()]
     assert [path.name for path in files if "layout.arrays()" not in path.read_text()] == [
-        "stored.py"
+        "zarr_arrays.py"
     ]

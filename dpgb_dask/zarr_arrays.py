@@ -18,7 +18,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
 
-from dpgb_dask.conventions import coordinates_among, decoding_of, whole_numbers_of
+from dpgb_dask.cf_decoding import coordinates_among, decoding_of, whole_numbers_of
 from dpgb_dask.errors import ChunkError, StructureError, in_our_words
 
 

@@ -13,13 +13,13 @@ import xarray as xr
 import zarr
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
-from dpgb_dask.conventions import decoding_of, dims_of, whole_numbers_of
+from dpgb_dask.cf_decoding import decoding_of, dims_of, whole_numbers_of
 from dpgb_dask.diagnose import check
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import write_dataset
 from dpgb_dask.matching import names_of
-from dpgb_dask.stored import arrays_of, from_zarr
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 N = 600
 SCHEMA = Schema(
