@@ -100,7 +100,7 @@ def _with_rounding(query: ReferenceSumsQuery, squared: int, absolute: int) -> tu
     Privacy
     -------
     What a row adds is rounded after its weight, w. Where a row joins a unit, as an account for rows may count
-    (docs/privacy.md P11), the weights of the unit's R rows move from w to w', and each row's values by w - w' times
+    (docs/privacy.md P14), the weights of the unit's R rows move from w to w', and each row's values by w - w' times
     what they are, and by less than 1 more. No more than the weight steps of a unit are such rows, so a step for each of
     them is enough.
     """
