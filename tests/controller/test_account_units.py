@@ -413,6 +413,17 @@ def test_a_refund_of_what_was_opened_is_seen(
         Ledger(f"sqlite:///{tmp_path}/{analysis}.db").verify()
 
 
+def test_noise_is_as_fine_as_the_account_asks(open_ledger):
+    """The slack of a fit counts at its account's ε, of which many small fits have to have room."""
+    ledger = open_ledger("gdp", epsilon=20.0)
+    for _ in range(5):
+        controller = reserve(ledger, budget=Budget(epsilon=0.3, delta=1e-6))
+    record = ledger.record(controller.fit_id)
+    assert record.terms.min_sigma_bits == accounting.min_sigma_bits_for(20.0, 1e-6)
+    assert accounting.min_sigma_bits_for(0.3, 1e-6) < record.terms.min_sigma_bits
+    ledger.verify()
+
+
 @pytest.mark.parametrize("share", [0, 0.7])
 def test_slack_that_a_fit_does_not_state_is_seen(open_ledger, tmp_path, monkeypatch, share):
     ledger = open_ledger("gdp")

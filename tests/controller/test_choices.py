@@ -156,6 +156,10 @@ def test_rounding_costs_almost_nothing():
         natural = choice._range_in_units() * Fraction(2) ** choice.unit_bits
         assert 1 <= natural / RANGE < 1.0003
         assert choice.d == math.ceil(choice._range_in_units())
+        # two gains a node, each wrong by the error of floats, and rounded down to a unit
+        errors = 4 * Fraction(CAP * RANGE, 1 << 50) * 2**depth
+        least = (RANGE + errors) / Fraction(2) ** choice.unit_bits + 2 * 2**depth
+        assert choice._range_in_units() >= least
 
 
 def chances(choice, sums):
