@@ -6,8 +6,10 @@ Nothing here is private. A fit under a declared schema never calls this module.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, TypeAlias
 
 import dask.dataframe as dd
 import numpy as np
@@ -258,28 +260,56 @@ def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The counts of one chunk.
+class _Counts:
+    """The counts of one column, or of the target, in some chunks.
 
     Parameters
     ----------
-    counts : (n_features, 5) int64
-    values : list of Counter
-        Per feature.
-    low, high : (n_features + 1,) float64
-        Least and largest number within the bounds, the target's last; inf and -inf if there are none.
-    rows : (8,) int64
-        Number of all rows; of rows with a bad target, with a bad weight, without a unit; of usable rows; with a target
-        below its bounds, above them; with a weight above the largest.
-    labels : Counter
+    missing, below, above, fractional, unknown : int
+        As in `ColumnCheck`; of a target, ``missing`` are the rows whose label is missing or unknown.
+    values : Counter
+        The most frequent of those that are unknown, or that could not be read.
+    low, high : float
+        Least and largest number within the bounds; inf and -inf if there are none.
     """
 
-    counts: NDArray[np.int64]
-    values: list[Counter[str]]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    rows: NDArray[np.int64]
-    labels: Counter[str]
+    missing: int = 0
+    below: int = 0
+    above: int = 0
+    fractional: int = 0
+    unknown: int = 0
+    values: Counter[str] = field(default_factory=Counter)
+    low: float = np.inf
+    high: float = -np.inf
+
+    def __add__(self, other: "_Counts") -> "_Counts":
+        return _Counts(
+            missing=self.missing + other.missing,
+            below=self.below + other.below,
+            above=self.above + other.above,
+            fractional=self.fractional + other.fractional,
+            unknown=self.unknown + other.unknown,
+            values=self.values + other.values,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+        )
+
+    @property
+    def named(self) -> Counted:
+        """The values that are shown."""
+        return tuple(self.values.most_common(MOST_NAMED))
+
+
+class _Found(NamedTuple):
+    """The counts of one chunk: of each column, of the target, and of rows, as in `Diagnosis`."""
+
+    columns: list[_Counts]
+    target: _Counts
+    n_rows: int
+    usable: int
+    bad_weights: int = 0
+    heavy_weights: int = 0
+    without_unit: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,60 +324,72 @@ class _Count:
         schema, rows = self.schema, line_up(*parts)
         columns = split_columns(rows.x, schema)
         codes = encode(rows.x, schema, _identity_bins(schema))
-        n, m = n_rows(rows.x), schema.n_features
-        counts = np.zeros((m, 5), np.int64)
-        low, high = np.full(m + 1, np.inf), np.full(m + 1, -np.inf)
-        values: list[Counter[str]] = []
-        for j, (name, column) in enumerate(zip(schema.names, columns, strict=True)):
-            feature = schema.features[name]
-            if isinstance(feature, Numeric):
-                read, bounds = numbers(column).astype(np.float64), (feature.low, feature.high)
-            elif isinstance(feature, Datetime):
-                read, bounds = seconds(column), bounds_of(feature)
-            else:
-                own = schema.encoded[name]
-                assert isinstance(own, Categorical)
-                code, k = codes[schema.sources.index(name)], len(own.categories)
-                counts[j, [0, 4]] = np.sum(code == k + 1), np.sum(code == k)
-                values.append(_most_frequent(column, code == k))
-                continue
-            lost = np.isnan(read)
-            counts[j, 0] = np.sum(lost)
-            counts[j, 1:3] = _outside(read, *bounds)
-            values.append(_most_frequent(column, lost))
-            if isinstance(feature, Datetime):
-                continue
-            if feature.integer:
-                counts[j, 3] = np.sum(np.isfinite(read) & (read != np.floor(read)))
-            low[j], high[j] = _ends(read, feature)
-        good, totals = np.ones(n, bool), np.zeros(8, np.int64)
-        labels: Counter[str] = Counter()
+        code_of = dict(zip(schema.sources, codes, strict=True))
+        counts = [
+            self._column(name, column, code_of[name])
+            for name, column in zip(schema.names, columns, strict=True)
+        ]
+        good = np.ones(n_rows(rows.x), bool)
+        target = _Counts()
+        told: dict[str, int] = {}
         if self.has_target:
-            target, valid = read_target(rows.y, schema)
-            totals[1] = np.sum(~valid)
-            if schema.target.type == "numeric":
-                totals[5:7] = _outside(target, schema.target.low, schema.target.high)
-                low[m], high[m] = _ends(target, schema.target)
-            labels = _most_frequent(one_column(rows.y), ~valid)
+            read, valid = read_target(rows.y, schema)
+            target = self._target(read, valid, one_column(rows.y))
             good &= valid
         if rows.weight is not None:
             most = schema.max_weight
             heavy = encode_weight(rows.weight, most, weight_bits_for(most)) > 0
-            totals[2] = np.sum(~heavy)
-            totals[7] = np.sum(numbers(one_column(rows.weight)).astype(np.float64) > most)
+            given = numbers(one_column(rows.weight)).astype(np.float64)
+            told |= {"bad_weights": int(np.sum(~heavy)), "heavy_weights": int(np.sum(given > most))}
             good &= heavy
         if rows.unit is not None:
             names, place = distinct_names(rows.unit)
             known = np.array([name is not None for name in names], bool)[place]
-            totals[3] = np.sum(~known)
+            told |= {"without_unit": int(np.sum(~known))}
             good &= known
-        totals[0], totals[4] = n, np.sum(good)
-        return _Found(counts, values, low, high, totals, labels)
+        return _Found(counts, target, len(good), int(np.sum(good)), **told)
+
+    def _column(self, name: str, column: Any, code: NDArray[np.uint8]) -> _Counts:
+        feature = self.schema.features[name]
+        if isinstance(feature, Datetime):
+            read = seconds(column)
+            return _of_numbers(read, *bounds_of(feature), column)
+        if not isinstance(feature, Numeric):
+            own = self.schema.encoded[name]
+            assert isinstance(own, Categorical)
+            other, missing = code == len(own.categories), code == len(own.categories) + 1
+            return _Counts(
+                missing=int(np.sum(missing)),
+                unknown=int(np.sum(other)),
+                values=_most_frequent(column, other),
+            )
+        read = numbers(column).astype(np.float64)
+        low, high = _ends(read, feature)
+        fractional = np.sum(np.isfinite(read) & (read != np.floor(read))) if feature.integer else 0
+        return replace(
+            _of_numbers(read, feature.low, feature.high, column),
+            fractional=int(fractional),
+            low=low,
+            high=high,
+        )
+
+    def _target(self, read: NDArray[Any], valid: NDArray[np.bool_], given: NDArray[Any]) -> _Counts:
+        target = self.schema.target
+        if target.type != "numeric":
+            return _Counts(missing=int(np.sum(~valid)), values=_most_frequent(given, ~valid))
+        low, high = _ends(read, target)
+        return replace(_of_numbers(read, target.low, target.high, given), low=low, high=high)
 
 
-def _outside(values: NDArray[np.float64], low: float, high: float) -> tuple[int, int]:
-    """Count the numbers below and above the bounds."""
-    return int(np.sum(values < low)), int(np.sum(values > high))
+def _of_numbers(read: NDArray[np.float64], low: float, high: float, column: Any) -> _Counts:
+    """Count the numbers of a column that are missing, and below and above its bounds."""
+    lost = np.isnan(read)
+    return _Counts(
+        missing=int(np.sum(lost)),
+        below=int(np.sum(read < low)),
+        above=int(np.sum(read > high)),
+        values=_most_frequent(column, lost),
+    )
 
 
 def _ends(values: NDArray[np.float64], bounds: Numeric | Target) -> tuple[float, float]:
@@ -400,32 +442,36 @@ def _diagnosis(
     undeclared: tuple[str, ...],
 ) -> Diagnosis:
     """Add up the counts of all chunks."""
-    counts = np.sum([one.counts for one in found], axis=0)
-    rows = np.sum([one.rows for one in found], axis=0).tolist()
-    low = np.min([one.low for one in found], axis=0).tolist()
-    high = np.max([one.high for one in found], axis=0).tolist()
     columns = []
     for j, (name, feature) in enumerate(schema.features.items()):
-        values = sum((one.values[j] for one in found), Counter()).most_common(MOST_NAMED)
-        seen = _far_within(low[j], high[j], feature) if isinstance(feature, Numeric) else None
-        missing, below, above, fractional, unknown = counts[j].tolist()
+        own = reduce(add, (one.columns[j] for one in found))
+        seen = _far_within(own.low, own.high, feature) if isinstance(feature, Numeric) else None
         columns.append(
-            ColumnCheck(name, missing, below, above, fractional, unknown, tuple(values), seen)
+            ColumnCheck(
+                name,
+                own.missing,
+                own.below,
+                own.above,
+                own.fractional,
+                own.unknown,
+                own.named,
+                seen,
+            )
         )
-    labels = sum((one.labels for one in found), Counter()).most_common(MOST_NAMED)
+    target = reduce(add, (one.target for one in found))
     return Diagnosis(
-        n_rows=rows[0],
+        n_rows=sum(one.n_rows for one in found),
         columns=tuple(columns),
-        bad_targets=rows[1] if has_target else None,
-        usable=rows[4] if has_target else None,
-        bad_labels=tuple(labels),
-        bad_weights=rows[2] if source.weighted else None,
-        without_unit=rows[3] if source.units else None,
+        bad_targets=target.missing if has_target else None,
+        usable=sum(one.usable for one in found) if has_target else None,
+        bad_labels=target.named,
+        bad_weights=sum(one.bad_weights for one in found) if source.weighted else None,
+        without_unit=sum(one.without_unit for one in found) if source.units else None,
         undeclared=undeclared,
-        targets_below=rows[5],
-        targets_above=rows[6],
-        targets_seen=_far_within(low[-1], high[-1], schema.target),
-        heavy_weights=rows[7],
+        targets_below=target.below,
+        targets_above=target.above,
+        targets_seen=_far_within(target.low, target.high, schema.target),
+        heavy_weights=sum(one.heavy_weights for one in found),
     )
 
 
