@@ -130,6 +130,7 @@ for text in texts:
 """
 
 
+@pytest.mark.slow
 def test_a_long_text_is_read_in_the_time_that_its_length_takes():
     """In the square of it a cell would stall a worker until the scheduler gives it up: hours, instead of a second."""
     subprocess.run([sys.executable, "-P", "-c", LONG], check=True, timeout=300)

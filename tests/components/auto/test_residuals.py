@@ -189,6 +189,7 @@ def error_of_mean(spread, starts, sd, edges=EDGES, middle=0.3):
     return np.mean(errors)
 
 
+@pytest.mark.slow
 def test_looks_tell_together_nearly_what_one_of_their_common_price_would():
     sd = N_ROWS / 2.5
     alone, dear = error_of_mean(0.01, [0.1], sd), error_of_mean(0.01, [0.1], sd / 2)
