@@ -63,6 +63,9 @@ KINDS = {
     "M": "date",
 }  # fmt: skip
 
+PARTS = {"features": Mapping, "target": Mapping, "ignore": list}
+MAKE = "Make one with Schema.draft(source), or dpgb-dask schema."
+
 
 class SchemaDraft(Mapping[str, Any]):
     """A schema with blanks: a mapping, the JSON form of a schema, in which texts that begin with FILL IN are open.
@@ -73,10 +76,21 @@ class SchemaDraft(Mapping[str, Any]):
     ----------
     data : mapping
         The JSON form.
+
+    Raises
+    ------
+    SchemaError
+        If it is none of a draft, or of a schema.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = {"draft": NOTICE, **data}
+        if not isinstance(data, Mapping):
+            raise SchemaError(f"A draft is a {type(data).__name__}, not an object of names. {MAKE}")
+        self._data = {"draft": NOTICE, "ignore": [], **data}
+        for key, kind in PARTS.items():
+            if not isinstance(self._data.get(key), kind):
+                form = "a list" if kind is list else "an object"
+                raise SchemaError(f"{key!r} of a draft must be {form}. {MAKE}")
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -131,13 +145,13 @@ class SchemaDraft(Mapping[str, Any]):
         if target is not None:
             facts["name"] = column_name(target)
         if classes is not None or target_bounds is not None:
-            made = target_of(facts["name"], classes, target_bounds)
+            made = target_of(facts.get("name"), classes, target_bounds)
             numeric = made.type == "numeric"
             own = {"low": made.low, "high": made.high} if numeric else {"classes": made.classes}
             facts |= {"type": made.type, **own}
         check_unit_id(unit_id)
         ignored = names_ignored(ignore)
-        others = {facts["name"], unit_id, *ignored}
+        others = {facts.get("name"), unit_id, *ignored}
         kept = {
             name: features.get(name, spec) for name, spec in given.items() if name not in others
         }
@@ -160,7 +174,9 @@ class SchemaDraft(Mapping[str, Any]):
         path : str or path
             A file that is there is replaced.
         """
-        write_whole(path_of(name_of(path)), f"{self}\n".encode())
+        # a lone surrogate, which UTF-8 does not have, as JSON's own escape
+        text = f"{self}\n".encode(errors="backslashreplace")
+        write_whole(path_of(name_of(path)), text)
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":
@@ -173,7 +189,7 @@ class SchemaDraft(Mapping[str, Any]):
         Raises
         ------
         SchemaError
-            If the file cannot be read, or is no JSON.
+            If the file cannot be read, or is no JSON of a draft or a schema.
         """
         return cls(Schema.read_json(path))
 

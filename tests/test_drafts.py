@@ -1,5 +1,6 @@
 """Drafts of schemas: public structure alone, and blanks that no fit takes."""
 
+import contextlib
 import datetime
 import decimal
 import json
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
+from mutants import mutants
 
-from dpgb_dask import Datetime, DPGBClassifier, Schema, io
+from dpgb_dask import Datetime, DPGBClassifier, DPGBError, Schema, io
 from dpgb_dask.contracts.blanks import FILL_IN
 from dpgb_dask.drafts import SchemaDraft
 from dpgb_dask.errors import SchemaError, StructureError
@@ -211,6 +213,34 @@ def test_an_edited_file_is_a_schema_and_names_what_is_left(tmp_path):
         target="y",
     )
     assert "draft" not in schema.to_dict()
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "null", "{}", '{"features": 3, "target": {}}'])
+def test_a_file_that_is_no_draft_is_refused_by_name(tmp_path, text):
+    (tmp_path / "draft.json").write_text(text)
+    with pytest.raises(SchemaError, match=r"Make one with Schema\.draft"):
+        SchemaDraft.load(tmp_path / "draft.json")
+
+
+def test_a_mutant_of_a_draft_is_one_or_is_refused_by_an_error_of_ours(tmp_path):
+    frame = pd.DataFrame({"a": [1.0], "b": ["x"], "t": [1], "d": pd.to_datetime(["2020-01-01"])})
+    data = json.loads(str(Schema.draft(frame, target="t")))
+    read = 0
+    for mutant in mutants(data, 400):
+        try:
+            draft = SchemaDraft(json.loads(json.dumps(mutant)))
+        except (DPGBError, RecursionError, ValueError):  # the last two: no JSON that can be read
+            continue
+        assert repr(draft)
+        assert draft._repr_html_()
+        draft.save(tmp_path / "draft.json")
+        assert SchemaDraft.load(tmp_path / "draft.json").open == draft.open
+        with contextlib.suppress(DPGBError):
+            draft.fill({"a": (0, 1)}, classes=[0, 1])
+        with contextlib.suppress(DPGBError):
+            Schema.from_dict(draft)
+        read += 1
+    assert read > 100
 
 
 def test_fill_makes_a_schema_of_a_draft():
