@@ -421,7 +421,10 @@ def test_a_closed_output_is_no_error(place, classifier, words):
     assert ended.returncode == (2 if words == "ledger list" else 0)
 
 
-def test_an_error_is_said_though_nobody_reads_the_output(place, classifier):
+@pytest.mark.parametrize(
+    ("broken", "error"), thinned([(True, "ValueError(1)"), (False, "BrokenPipeError(32)")], every=2)
+)
+def test_an_error_is_said_though_nobody_reads_the_output(place, classifier, broken, error):
     """A failed command keeps its code; so does one whose other pipe, as to a database, is broken."""
     classifier.save(place / "m.json")
     reader, writer = os.pipe()
@@ -429,24 +432,23 @@ def test_an_error_is_said_though_nobody_reads_the_output(place, classifier):
     lines = (
         "import sys, os; from dpgb_dask.cli import main, model",
         "load = model.load",
-        "def broken(path): print('begun'); raise {}",
+        f"def broken(path): print('begun'); raise {error}",
         "model.load = broken",
         "sys.exit(main())",
     )
-    for stdout, error in ((writer, "ValueError(1)"), (subprocess.DEVNULL, "BrokenPipeError(32)")):
-        ended = subprocess.run(
-            [sys.executable, "-P", "-c", "\n".join(lines).format(error), "report", "m.json"],
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=place,
-            env=os.environ | {"PYTHONUNBUFFERED": ""},  # else the first line breaks, not the load
-            check=False,
-        )
-        assert ended.returncode == 1
-        assert ended.stderr.startswith(f"dpgb-dask: {error.split('(')[0]}")
-        assert ended.stderr.count("\n") == 1
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", "\n".join(lines), "report", "m.json"],
+        stdout=writer if broken else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # else the first line breaks, not the load
+        check=False,
+    )
     os.close(writer)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"dpgb-dask: {error.split('(')[0]}")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
