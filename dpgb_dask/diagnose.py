@@ -352,8 +352,7 @@ class _Count:
     def _column(self, name: str, column: Any, code: NDArray[np.uint8]) -> _Counts:
         feature = self.schema.features[name]
         if isinstance(feature, Datetime):
-            read = seconds(column)
-            return _of_numbers(read, *bounds_of(feature), column)
+            return _of_numbers(seconds(column), *bounds_of(feature), column)
         if not isinstance(feature, Numeric):
             own = self.schema.encoded[name]
             assert isinstance(own, Categorical)
@@ -364,38 +363,28 @@ class _Count:
                 values=_most_frequent(column, other),
             )
         read = numbers(column).astype(np.float64)
-        low, high = _ends(read, feature)
         fractional = np.sum(np.isfinite(read) & (read != np.floor(read))) if feature.integer else 0
-        return replace(
-            _of_numbers(read, feature.low, feature.high, column),
-            fractional=int(fractional),
-            low=low,
-            high=high,
-        )
+        counts = _of_numbers(read, feature.low, feature.high, column)
+        return replace(counts, fractional=int(fractional))
 
     def _target(self, read: NDArray[Any], valid: NDArray[np.bool_], given: NDArray[Any]) -> _Counts:
         target = self.schema.target
         if target.type != "numeric":
             return _Counts(missing=int(np.sum(~valid)), values=_most_frequent(given, ~valid))
-        low, high = _ends(read, target)
-        return replace(_of_numbers(read, target.low, target.high, given), low=low, high=high)
+        return _of_numbers(read, target.low, target.high, given)
 
 
 def _of_numbers(read: NDArray[np.float64], low: float, high: float, column: Any) -> _Counts:
-    """Count the numbers of a column that are missing, and below and above its bounds."""
-    lost = np.isnan(read)
+    """Count the numbers of a column that are missing, and below and above its bounds; find the ends of the others."""
+    lost, inside = np.isnan(read), read[(read >= low) & (read <= high)]
     return _Counts(
         missing=int(np.sum(lost)),
         below=int(np.sum(read < low)),
         above=int(np.sum(read > high)),
         values=_most_frequent(column, lost),
+        low=float(inside.min(initial=np.inf)),
+        high=float(inside.max(initial=-np.inf)),
     )
-
-
-def _ends(values: NDArray[np.float64], bounds: Numeric | Target) -> tuple[float, float]:
-    """Return the least and the largest number within the bounds; inf and -inf if there are none."""
-    inside = values[(values >= bounds.low) & (values <= bounds.high)]
-    return float(inside.min(initial=np.inf)), float(inside.max(initial=-np.inf))
 
 
 def _far_within(low: float, high: float, bounds: Numeric | Target) -> tuple[float, float] | None:

@@ -52,7 +52,7 @@ class TotalTimes:
     Privacy
     -------
     Each value is decoded by itself, and none raises or warns. A date of nanoseconds that is more than 291 years from
-    1970 is missing, as one of Zarr is (`conventions`); one of a coarser unit is what its number says.
+    1970 is missing, as one of Zarr is (`cf_decoding`); one of a coarser unit is what its number says.
     """
 
     decode: Callable[[NDArray[Any]], NDArray[Any]]

@@ -1,7 +1,7 @@
 """Zarr arrays as Dask Arrays that detect damage: Zarr itself reads a shard of zero bytes as zeros.
 
 For arrays that this library writes, the size and a digest of each object are recorded, and checked when it is read. In
-other arrays, an empty object is refused, and values that stand for others are decoded (`conventions`).
+other arrays, an empty object is refused, and values that stand for others are decoded (`cf_decoding`).
 """
 
 import hashlib

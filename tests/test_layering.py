@@ -25,18 +25,8 @@ LOW = {
     "whole_files",
     "contracts",
 }
-SIDES = LOW | {
-    "clients",
-    "cf_decoding",
-    "encoding",
-    "lazy_decoding",
-    "remote",
-    "zarr_arrays",
-    "private",
-    "controller",
-    "released",
-    "components",
-}
+READING = {"clients", "cf_decoding", "encoding", "lazy_decoding", "remote", "zarr_arrays"}
+SIDES = LOW | READING | {"private", "controller", "released", "components"}
 TOP = {
     "datasets",
     "estimators",
@@ -86,16 +76,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "zarr_arrays": ({"cf_decoding", "errors"}, {"numpy", "dask", "zarr"}),
     "encoding": (LOW, {"numpy", "pandas", "dask"}),
     "private": (
-        LOW
-        | {
-            "clients",
-            "cf_decoding",
-            "encoding",
-            "lazy_decoding",
-            "remote",
-            "zarr_arrays",
-            "warning_filters",
-        },
+        LOW | READING | {"warning_filters"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
         # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too)
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
@@ -103,7 +84,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "controller": (LOW, {"numpy", "cryptography", "sqlalchemy"}),
     "released": (
-        LOW | {"clients", "cf_decoding", "encoding", "lazy_decoding", "remote", "zarr_arrays"},
+        LOW | READING,
         {"numpy", "dask", "xarray", "pandas", "zarr"},
     ),
     "components": (LOW, {"numpy"}),

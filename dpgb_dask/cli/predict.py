@@ -14,9 +14,7 @@ import dask.dataframe as dd
 import xarray as xr
 from pandas.api.types import is_object_dtype
 
-from dpgb_dask.cli.options import (
-    joined,
-)
+from dpgb_dask.cli.options import joined
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import check_there, names_in, open_table
 from dpgb_dask.encoding.frames import in_partitions, to_text

@@ -636,7 +636,7 @@ class Book:
 
     def restored_since(self, fit_id: str) -> bool:
         """Return whether the ledger was restored after a fit was reserved: entries of the fit may be lost."""
-        return self.tally().restored > self.running(fit_id).seq
+        return self.tally().restored_since(fit_id)
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
         """Return an unfinished fit without its terms, with the lease that the caller has to hold."""
@@ -907,6 +907,10 @@ class Tally:
             self.n_balanced[name] = self.n_balanced.get(name, 0) + 1
         self.head = (row["seq"], row["hash"])
 
+    def restored_since(self, fit_id: str) -> bool:
+        """Return whether the ledger was restored after an unfinished fit was reserved."""
+        return self.restored > self.running[fit_id].seq
+
     def opened_charge(self, fit_id: str) -> int:
         """Return what the opened rounds of an unfinished fit cost its account: the least that stands once it ends.
 
@@ -915,7 +919,7 @@ class Tally:
         """
         running = self.running[fit_id]
         analysis = self.accounts[self.fits[fit_id]["account"]]["analysis"]
-        if self.restored > running.seq:
+        if self.restored_since(fit_id):
             return running.reserved
         if running.charged is not None:
             return min(running.reserved, running.charged.spent)
