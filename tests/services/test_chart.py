@@ -9,8 +9,8 @@ import pytest
 import yaml
 from charts import CHART, ROOT, SETS, gateway_pods, policy, record, rendered, values_table
 
-from dpgb_dask.cli import fit as fit_command
 from dpgb_dask.cli.options import Parser
+from dpgb_dask.cli.parsers import fit as fit_command
 
 pytestmark = pytest.mark.services
 
