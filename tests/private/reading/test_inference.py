@@ -417,7 +417,7 @@ def test_one_unit_changes_no_other(name, tmp_path):
 def test_no_unit_changes_another(name, tmp_path):
     reader, values = READERS[name]
     before = raw_sums(reader(some_rows(), tmp_path), UNIT_SCHEMA, "person")
-    for value in some(values, 3, sorted(READERS).index(name)):
+    for value in some(values, 6, sorted(READERS).index(name)):
         check_one_unit(reader, value, tmp_path, before)
         check_one_unit_among_others(reader, 1001, value, tmp_path)
         check_one_unit_among_others(reader, value, "guest", tmp_path)
