@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from thinned import thinned
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.cf_decoding import decoding_of, dims_of, whole_numbers_of
@@ -411,10 +412,11 @@ def same(one, other):
     return one == other or (one != one and other != other)
 
 
-def test_no_value_raises_or_warns_and_each_is_decoded_by_itself():
+@pytest.mark.parametrize("seed", thinned(range(4), every=4))
+def test_no_value_raises_or_warns_and_each_is_decoded_by_itself(seed):
     """Of whatever attributes and types that are not refused."""
-    rng, decoded, whole = np.random.default_rng(0), 0, 0
-    for k in range(3000):
+    rng, decoded, whole = np.random.default_rng(seed), 0, 0
+    for k in range(1000):
         told = {n: c[rng.integers(len(c))] for n, c in CHOICES.items() if rng.random() < 0.25}
         array = Marked(TYPES[rng.integers(len(TYPES))], told, second=k % 2)
         try:
@@ -433,8 +435,8 @@ def test_no_value_raises_or_warns_and_each_is_decoded_by_itself():
             got, alone = got.tolist(), [part.tolist()[0] for part in alone]
             assert all(map(same, got, alone)), (array.dtype, told)
         decoded, whole = decoded + (len(readers) > 0), whole + (len(readers) > 1)
-    assert decoded > 800
-    assert whole > 50
+    assert decoded > 250
+    assert whole > 15
 
 
 def test_whole_numbers_are_those_that_xarray_gives_as_floats():

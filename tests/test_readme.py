@@ -108,6 +108,7 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("people")
 def test_what_the_pages_show_runs(capsys):
     namespace = {}
@@ -119,9 +120,9 @@ def test_what_the_pages_show_runs(capsys):
     capsys.readouterr()
 
 
+@pytest.mark.runtimes
 @pytest.mark.usefixtures("people")
 def test_what_the_page_of_exports_shows_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("onnx")
     monkeypatch.syspath_prepend(tmp_path)  # as where Python is started
     namespace = {}
     with dask.config.set(scheduler="sync"):

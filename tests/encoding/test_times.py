@@ -219,7 +219,7 @@ def test_a_date_is_read_as_its_text_is(value):
         assert one(told) == one(str(told)) == one(naive)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=6))
 def test_no_value_raises_warns_or_changes_how_another_is_read(values):
     among = codes(values)

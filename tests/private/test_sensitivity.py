@@ -100,7 +100,7 @@ def extra_rows(kind, weight):
             yield pd.DataFrame({"a": [a], "b": [7.0], "c": [9.0]}), np.array([target]), weight
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL)
+@pytest.mark.parametrize(("kind", "name"), thinned(ALL, every=2))
 def test_sensitivity_is_never_exceeded_and_nearly_attained(kind, name, neighbours):
     max_weight, weight_bits, rounds_of = neighbours
     query = queries_of(kind, weight_bits)[name]

@@ -57,7 +57,7 @@ def charged(recipe, kind, epsilon, analysis, **parameters):
     )
 
 
-@pytest.mark.parametrize("kind", ["binary", "numeric"])
+@pytest.mark.parametrize("kind", thinned(["binary", "numeric"], every=2))
 @pytest.mark.parametrize(
     "recipe", [*PURE, SMALL], ids=lambda recipe: getattr(recipe, "name", recipe)
 )

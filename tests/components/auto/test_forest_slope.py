@@ -1,12 +1,13 @@
 """How far the forest is scaled by what the gradients of rows say of it."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from components.auto.test_forest_scale import N, by_contribution, complete, gradients, people
 from rich_parts import answered
-from thinned import thinned
+from thinned import one_of_each, thinned
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
@@ -82,8 +83,7 @@ def with_rows(kind, seed, effect):
     return state, codes, score, *gradients(kind, y, score)
 
 
-@pytest.mark.parametrize("subset", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "subset"), one_of_each(product(KINDS, [False, True])))
 def test_trees_that_are_too_short_or_too_long_are_told(kind, subset, monkeypatch):
     """Trees of signal, nearly without noise, times t: rows tell the step that Newton's method makes along them."""
     monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)

@@ -198,6 +198,7 @@ def test_looks_tell_together_nearly_what_one_of_their_common_price_would():
         assert error_of_mean(0.01, starts, sd) < 0.6 * alone
 
 
+@pytest.mark.slow
 def test_the_middle_of_the_bounds_is_likely_and_found_from_any_start():
     sd, edges = N_ROWS / 6, edges_for(6.0)
     for start in (0.0, 0.33, 0.77):

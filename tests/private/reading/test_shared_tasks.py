@@ -4,6 +4,7 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 
 import dask.array as da
 import dask.dataframe as dd
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 from dask import delayed
 from private.cases import KEY, ROWS_KEY, model_of, opened, queries_of, rows_of, shape_of
+from thinned import one_of_each
 
 from dpgb_dask import Schema
 from dpgb_dask.contracts.plan import Execution
@@ -78,8 +80,7 @@ def parts_of(rows):
     return [np.asarray(rows.x), np.asarray(rows.y)]
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "n_threads"), one_of_each(product(KINDS, [1, 4])))
 def test_every_part_is_read_once(kind, n_threads):
     given = frames(Reads())[kind]
     X, y = given if isinstance(given, tuple) else (given[["a", "b"]], given["y"])
