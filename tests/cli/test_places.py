@@ -169,7 +169,9 @@ def test_a_fit_whose_model_could_not_be_saved_does_not_begin(place, capsys, monk
     begun = Mock()
     monkeypatch.setattr(DPGBClassifier, "fit", begun)
     people = ("fit", place / "people.csv", "--schema", place / "schema.json", *BUDGET)
-    for command in (people, ("demo", "--rows", 1000)):
-        assert run(*command, "--out", place / "m.json") == 1
+    predict = ("predict", place / "paid.json", place / "people.csv")
+    (place / "paid.json").write_text("a model")
+    for command in (people, ("demo", "--rows", 1000), predict, ("schema", place / "people.csv")):
+        assert run(*command, "--out", place / "m.csv") == 1
         assert "cannot be written (Read-only file system)" in capsys.readouterr().err
     assert begun.mock_calls == []
