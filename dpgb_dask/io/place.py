@@ -81,8 +81,8 @@ class Place:
     def _nothing(self) -> StructureError:
         if self.folder is not None and (old := replaced_by(self.folder)).is_dir():
             return StructureError(
-                f"path={self.path!r} was being replaced as the process was killed. What was there is {str(old)!r}: the"
-                f" next write puts it back, or rename it."
+                f"path={self.path!r} is being replaced, or was as the process was killed. What was there is now"
+                f" {str(old)!r}; the next write to the path puts it back."
             )
         return StructureError(
             f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
@@ -153,7 +153,7 @@ class Place:
         """
         if self.folder is not None:
             put_back(self.folder)
-        elif PATTERNS & set(self.path):
+        elif PATTERNS & set(self._files()[1]):
             raise StructureError(
                 f"path={self.path!r} has one of {' '.join(sorted(PATTERNS))}, by which a URL would name other data"
                 " sets, too. Choose another name."
@@ -167,7 +167,7 @@ class Place:
             try:
                 yield self
             except BaseException:
-                self._remove_after_an_error()
+                self._remove_if_possible()
                 raise
         self._see_what_is_left()
 
@@ -203,11 +203,11 @@ class Place:
         try:
             yield written
         except BaseException:
-            written._remove_after_an_error()  # noqa: SLF001
+            written._remove_if_possible()  # noqa: SLF001
             raise
         self._move_here(written)
 
-    def _remove_after_an_error(self) -> None:
+    def _remove_if_possible(self) -> None:
         with suppress(StructureError, FileNotFoundError):  # of a store that is gone
             self.remove()
 
@@ -254,7 +254,7 @@ class Place:
             )
         if failure is not None:
             raise failure
-        written._remove_after_an_error()  # noqa: SLF001 - what stays is named when the context ends
+        written._remove_if_possible()  # noqa: SLF001 - what stays is named afterwards
 
     def _copy_from(self, written: "Place") -> None:
         (files, root), (_, source) = self._files(), written._files()  # noqa: SLF001

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -317,13 +318,23 @@ def test_what_a_killed_process_took_away_is_put_back(tmp_path):
     path, old = tmp_path / "d.zarr", tmp_path / ".dpgb-old-d.zarr"
     write_dataset(path, *some_rows(), schema=SCHEMA)
     path.rename(old)
-    with pytest.raises(StructureError, match=r"What was there is .*dpgb-old-d.zarr'"):
+    with pytest.raises(StructureError, match=r"What was there is now .*dpgb-old-d.zarr'"):
         open_dataset(path)
     with pytest.raises(StructureError, match="exists already"):
         write_dataset(path, *some_rows(), schema=SCHEMA)
     assert not old.exists()
     shutil.copytree(path, old)
     write_dataset(path, *some_rows(), schema=SCHEMA, overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_process_leaves_the_old_data_set_and_the_next_one_nothing_else(tmp_path, forks):
+    path, (X, y) = tmp_path / "d.zarr", some_rows()
+    write_dataset(path, X, y, schema=SCHEMA, shard_rows=ROWS)
+    assert forks.run("killed_writes:write", str(path), ROWS) == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".dpgb-part-*-d.zarr/d.zarr/X/c/0/0"))) == 1
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+    write_dataset(path, 1 - X, y, schema=SCHEMA, overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
 
 
