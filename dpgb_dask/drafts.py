@@ -31,7 +31,7 @@ from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.values import cell
-from dpgb_dask.whole_files import name_of, path_of, write_whole
+from dpgb_dask.whole_files import file_of, write_whole
 from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 BLANKS = {
@@ -176,7 +176,7 @@ class SchemaDraft(Mapping[str, Any]):
         """
         # a lone surrogate, which UTF-8 does not have, as JSON's own escape
         text = f"{self}\n".encode(errors="backslashreplace")
-        write_whole(path_of(name_of(path)), text)
+        write_whole(file_of(path), text)
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":

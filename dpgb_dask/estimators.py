@@ -26,8 +26,6 @@ from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.encoding.codes import read_target
-from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
@@ -36,13 +34,11 @@ from dpgb_dask.errors import (
     StructureError,
     UnreadValuesWarning,
     level_outside,
-    short,
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
 from dpgb_dask.parameters import INFER, spoken
-from dpgb_dask.private.reading.ingest import as_one_kind, column_of, native_column, read_source
-from dpgb_dask.private.reading.rows import line_up
+from dpgb_dask.private.reading.ingest import column_of, read_source
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
 from dpgb_dask.released.edit import Edit, Editor, directions_of_fit, in_words
@@ -54,6 +50,7 @@ from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
 from dpgb_dask.released.statement import MARK
+from dpgb_dask.scoring import compared
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -446,9 +443,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _compared(
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
-        """Return targets, predictions and weights of the rows that have a target and weigh something, as in a fit.
+        """Return targets, predictions and weights of the rows to score, as `scoring.compared` does.
 
-        Classes are then positions. Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
+        Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
         """
         check_is_fitted(self)
         if y is None:
@@ -457,37 +454,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             given = (lazily(y), self.predict(X), lazily(sample_weight))
             y, predicted, weight = compute(*given)
             return np.asarray(y), np.asarray(predicted), weight
-        weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
-        predicted = native_column(self.predict(X), "X")
-        rows = line_up(*compute(*as_one_kind(predicted, native_column(y, "y"), weight)))
-        target, known = read_target(rows.y, self.schema_)
-        predicted, _ = read_target(rows.x, self.schema_)
-        weight = None if rows.weight is None else self._weights_to_score(rows.weight)
-        counts = known if weight is None else known & (weight > 0)
-        if not counts.any():
-            raise self._nothing_to_score(weightless=bool(known.any()))
-        return target[counts], predicted[counts], None if weight is None else weight[counts]
-
-    def _weights_to_score(self, weight: Any) -> NDArray[np.float64]:
-        """Return weights as a fit reads them, NaN if no number, but not clipped: a score is about the rows given.
-
-        Only an infinite one, with which there is no mean, counts as ``max_weight``.
-        """
-        value = numbers(one_column(weight)).astype(np.float64)
-        return np.where(np.isposinf(value), float(self.schema_.max_weight), value)
-
-    def _nothing_to_score(self, *, weightless: bool) -> StructureError:
-        if weightless:
-            return StructureError(
-                "No row can be scored: sample_weight has no number above 0 for a row whose y can be read, and other"
-                " rows are left out, as in fit. Give weights above 0, or leave sample_weight out."
-            )
-        classes = self.schema_.target.classes
-        what = f"label in y is one of the schema's classes {short(list(classes))}"
-        return StructureError(
-            f"No row can be scored: no {what if classes else 'value in y is a number'}. Give the targets as fit takes"
-            " them; model.schema_.check(X, y) shows what y holds."
-        )
+        return compared(self.schema_, self.predict(X), y, sample_weight)
 
     def privacy_cost(self) -> PrivacyCost:
         """Return what a fit will cost; no data are read.

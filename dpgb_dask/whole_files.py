@@ -1,14 +1,27 @@
-"""Files on this machine that are whole or not there, whatever ends the process that writes them."""
+"""Files and folders on this machine that are whole or not there, whatever ends the process that writes them.
+
+What takes the place of something is written beside it, in a folder of its own, `.dpgb-part-…-NAME`, which its writer
+keeps locked; a folder that it replaces is called `.dpgb-old-NAME` for the moment between two renames.
+"""
 
 import errno
 import os
+import re
 import secrets
-from contextlib import suppress
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
 
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import StructureError, level_outside
+
+fcntl: Any = None
+with suppress(ImportError):  # POSIX alone has it
+    fcntl = import_module("fcntl")
 
 
 def name_of(path: Any) -> str:
@@ -36,6 +49,11 @@ def name_of(path: Any) -> str:
 def path_of(name: str | Path) -> Path:
     """Return the path of a file that a caller names; `~` is the user's folder, as it is for Dask and pandas."""
     return Path(os.path.expanduser(name))
+
+
+def file_of(path: Any) -> Path:
+    """Return the path of a file on this machine that a caller gives; raises as `name_of`."""
+    return path_of(name_of(path))
 
 
 def folder_of(path: Path) -> Path:
@@ -84,3 +102,114 @@ def write_whole(path: Path, data: bytes) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)  # the caller never named the part
         raise
+
+
+@contextmanager
+def replacing(place: Path) -> Iterator[Path]:
+    """Give a path to write a file or a folder to, which then takes a place; until it is complete what was there stays.
+
+    Parameters
+    ----------
+    place : Path
+        No link; what is there is a folder if what is written is one.
+
+    Yields
+    ------
+    Path
+        In a folder beside the place that is closed to other users, and of the place's own name.
+
+    Raises
+    ------
+    OSError
+        If nothing can be written beside the place, or put there. Nothing incomplete is left.
+    """
+    folder = place.with_name(part_name(place.name))
+    folder.mkdir(mode=0o700)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError, AttributeError):  # there may be no locks here
+            fcntl.flock(lock, fcntl.LOCK_SH)  # until this process ends, however it ends
+        part = folder / place.name
+        yield part
+        old = replaced_by(place)
+        try:
+            if place.is_dir():  # one folder cannot be renamed over another
+                _remove(old)  # of a process that was killed after it had put its own in place
+                place.rename(old)
+            part.replace(place)
+        finally:
+            put_back(place)
+        _remove(old)
+    finally:
+        os.close(lock)
+        _remove(folder)
+
+
+def replaced_by(place: Path) -> Path:
+    """Return where a folder lies while another one takes its place."""
+    return place.with_name(f".dpgb-old-{place.name}")
+
+
+def put_back(place: Path) -> None:
+    """Put back a folder that was taken away where nothing has taken its place, as its process was killed."""
+    old = replaced_by(place)
+    if old.is_dir() and not place.exists():
+        old.rename(place)
+
+
+def part_name(name: str) -> str:
+    """Return a new name for what is written beside a place of that name."""
+    return f".dpgb-part-{secrets.token_hex(8)}-{name}"
+
+
+def parts_among(names: Iterable[str], name: str) -> list[str]:
+    """Return which of the names in a folder are of what was written beside a place of that name."""
+    form = re.compile(rf"\.dpgb-part-[0-9a-f]{{16}}-{re.escape(name)}", re.DOTALL)
+    return sorted(filter(form.fullmatch, names))
+
+
+def parts_beside(place: Path) -> list[Path]:
+    """Return what writers have beside a place, or left there as they were killed."""
+    with suppress(OSError):
+        return [place.with_name(name) for name in parts_among(os.listdir(place.parent), place.name)]
+    return []
+
+
+def remove_left(place: Path) -> None:
+    """Remove what killed writers left beside a place; warn of what they may have left, where that cannot be known."""
+    warn_of_left(str(place), [str(part) for part in parts_beside(place) if not _is_settled(part)])
+
+
+def _is_settled(part: Path) -> bool:
+    """Remove a part if its writer has ended; return whether nothing is left to say of it."""
+    lock = None
+    try:
+        lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(part)
+    except (BlockingIOError, FileNotFoundError):  # it is being written, or gone
+        return True
+    except (OSError, AttributeError):  # another user's, or no locks here
+        return False
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return not part.exists()
+
+
+def warn_of_left(place: str, parts: list[str]) -> None:
+    """Warn of parts beside a place whose writers may have ended."""
+    if parts:
+        warnings.warn(
+            f"Beside {place!r} lies what another write left as it was killed, or is writing: {', '.join(parts)}. It may"
+            " hold rows. Remove it, unless a process is writing there.",
+            stacklevel=level_outside(),
+        )
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

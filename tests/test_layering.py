@@ -35,6 +35,7 @@ TOP = {
     "parameters",
     "plots",
     "progress",
+    "scoring",
     "verification",
     "io",
     "cli",

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dpgb_dask.cli.messages import aloud
 from dpgb_dask.cli.options import FEW_ROWS, OK
-from dpgb_dask.cli.places import check_out, check_saved, check_spared
+from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
 from dpgb_dask.errors import DPGBError, StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
@@ -26,7 +26,6 @@ def run(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     _check_demo_out(options.out)
     check_spared(options, options.out)
-    check_saved(options.out)
     people, schema = make_census(options.rows)
     X, y = people[list(schema.names)], people[TARGET]
     test = make_census(options.rows // 5 + 1, random_state=1)[0].compute()

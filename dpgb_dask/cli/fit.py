@@ -13,7 +13,7 @@ from dpgb_dask.cli.options import (
     joined,
     open_ledger,
 )
-from dpgb_dask.cli.places import check_out, check_saved, check_spared
+from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import beside, open_table, schema_of
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED
@@ -29,7 +29,6 @@ def run(options: argparse.Namespace) -> int:
         raise SchemaError("--ledger and --account belong together. Give both, or neither.")
     check_out(options.out, overwrite=options.overwrite)
     check_spared(options, options.out)
-    check_saved(options.out)
     schema = schema_of(options)
     X, columns = open_table(options, schema)
     y, weight = beside(options, schema, X, columns)

@@ -21,10 +21,13 @@ def check_out(
 ) -> None:
     """Refuse, before any charge, an output that cannot be written, or would replace something.
 
+    Something is written for a try: at a URL an empty file; on this machine beside the output, as all outputs are whole
+    before they take its place.
+
     Parameters
     ----------
     path : Path or str
-        A string is a URL, to which an empty file is written for a try.
+        A string is a URL.
     overwrite : bool
         Allow replacing a file; if ``folder``, also a folder that holds only Parquet.
     folder : bool
@@ -43,30 +46,16 @@ def check_out(
         raise StructureError(
             f"{option} {str(path)!r}: its directory does not exist. Make it first."
         )
-    if not path.exists():
-        return
-    if not overwrite:
-        raise _exists_already(path, option)
-    if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
-        kind = "a folder of Parquet files alone" if folder else "a file"
-        raise StructureError(
-            f"{option} {str(path)!r} is not {kind}, and is not replaced. Choose another name."
-        )
-
-
-def _exists_already(path: Path | str, option: str) -> StructureError:
-    return StructureError(
-        f"{option} {str(path)!r} exists already. Choose another name, or give --overwrite."
-    )
-
-
-def check_saved(path: Path | str, option: str = "--out") -> None:
-    """Refuse, before any charge, a place on this machine where a model cannot be saved; `check_out` has tried a URL.
-
-    Saving writes another file beside the model's, so its folder must be writable even where a file is replaced.
-    """
-    if isinstance(path, str):
-        return
+    if path.exists():
+        if not overwrite:
+            raise _exists_already(path, option)
+        if path.is_dir() != folder or (folder and not all(map(_is_parquet, path.iterdir()))):
+            kind = "a folder of Parquet files alone" if folder else "a file"
+            raise StructureError(
+                f"{option} {str(path)!r} is not {kind}, and is not replaced. Choose another name."
+            )
+        if not (folder or path.is_file()):  # a pipe or a device is written to as it is
+            return
     try:
         with tempfile.TemporaryFile(dir=folder_of(path)) as file:
             file.write(b"\0")
@@ -75,6 +64,12 @@ def check_saved(path: Path | str, option: str = "--out") -> None:
             f"{option} {str(path)!r} cannot be written ({error.strerror}). Choose a folder that this process may write,"
             " and that has room."
         ) from None
+
+
+def _exists_already(path: Path | str, option: str) -> StructureError:
+    return StructureError(
+        f"{option} {str(path)!r} exists already. Choose another name, or give --overwrite."
+    )
 
 
 def check_spared(options: argparse.Namespace, *written: Path | str, option: str = "--out") -> None:

@@ -3,8 +3,6 @@
 
 import argparse
 import os
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from dpgb_dask.encoding.frames import in_partitions, to_text
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
+from dpgb_dask.whole_files import parts_beside, put_back, remove_left, replaced_by, replacing
 
 TEXT = "string[pyarrow]"
 OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
@@ -29,17 +28,14 @@ OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
 def run(options: argparse.Namespace) -> None:
     """Write the predictions."""
     delimiter, compression = _form_of(options.out)
-    # next to the output and with its suffix, from which readers and writers of text derive the compression
     place = Path(os.path.realpath(options.out))  # a link to it stays
     if place.exists() and not (place.is_file() or place.is_dir()):
         raise StructureError(
             f"--out {str(options.out)!r} is a device or a pipe, whose place a file would take. Give the name of a file."
         )
-    scratch = place.with_name(f".dpgb-part-{secrets.token_hex(8)}-{place.name}")
-    replaced = place.with_name(f".dpgb-old-{place.name}")
-    _put_back(replaced, place)  # if a command was killed
+    put_back(place)  # if a command was killed
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
-    check_spared(options, options.out, scratch, replaced)
+    check_spared(options, options.out, replaced_by(place), *parts_beside(place))
     check_there(options.data)
     model = load(options.model)
     table, columns = open_table(options, model.schema_, strict=True)
@@ -61,25 +57,15 @@ def run(options: argparse.Namespace) -> None:
     keep = [name for given in options.keep for name in names_in(given, columns)]
     parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
-    try:
-        with joined(options.scheduler):
-            if delimiter is None:
-                texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
-                # the type of an object column in a file is otherwise unknown
-                out = out.astype(texts)
-                out.to_parquet(str(scratch), write_index=False, overwrite=True)
-            else:
-                form = {"sep": delimiter, "compression": compression, "index": False}
-                out.to_csv(str(scratch), single_file=True, **form)
-        if place.is_dir():  # all of its files go at once: a part of them would read as fewer rows
-            _remove(replaced)
-            place.rename(replaced)
-        scratch.replace(place)
-        _remove(replaced)
-    except BaseException:
-        _put_back(replaced, place)
-        _remove(scratch)
-        raise
+    with joined(options.scheduler), replacing(place) as part:
+        if delimiter is None:
+            texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
+            # the type of an object column in a file is otherwise unknown
+            out.astype(texts).to_parquet(str(part), write_index=False)
+        else:
+            form = {"sep": delimiter, "compression": compression, "index": False}
+            out.to_csv(str(part), single_file=True, **form)
+    remove_left(place)
     print(f"predictions written to {options.out}")
 
 
@@ -102,20 +88,6 @@ def _form_of(path: Path) -> tuple[str | None, str | None]:
         f"--out {str(path)!r}: the suffix {path.suffix!r} is not known. Give *.csv or *.tsv, also with .gz; or"
         " *.parquet or a name without a suffix, for a Parquet folder."
     )
-
-
-def _put_back(replaced: Path, place: Path) -> None:
-    """Put a folder back that was taken away, where nothing has taken its place."""
-    if replaced.is_dir() and not place.exists():
-        replaced.rename(place)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a folder if it exists."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _kept(

@@ -40,7 +40,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.scalars import is_number, python_scalar
 from dpgb_dask.values import is_missing, listed_values
-from dpgb_dask.whole_files import name_of, path_of, write_whole
+from dpgb_dask.whole_files import file_of, write_whole
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -357,7 +357,7 @@ class Schema:
         OSError
             If the file cannot be written.
         """
-        write_whole(path_of(name_of(path)), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        write_whole(file_of(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
@@ -389,7 +389,7 @@ class Schema:
         SchemaError
             If the file cannot be read, or is no JSON.
         """
-        place = path_of(name_of(path))
+        place = file_of(path)
         try:
             text = place.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
             data = json.loads(text, object_pairs_hook=json_object)

@@ -27,7 +27,7 @@ from dpgb_dask.contracts.features import (
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import bucket_of
 from dpgb_dask.errors import SchemaError, StructureError, short
-from dpgb_dask.io.place import AGAIN, damaged_facts, is_said, no_data_set
+from dpgb_dask.io.place import AGAIN, WHOLE_IN, damaged_facts, is_said, no_data_set
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.private.reading.ingest import Inputs
 from dpgb_dask.scalars import whole_number
@@ -168,6 +168,11 @@ class Layout:
         if version > FORMAT:
             raise StructureError(
                 f"path={path!r} has format={version}, newer than {FORMAT}. Update dpgb_dask."
+            )
+        if facts.get("complete") is False and WHOLE_IN in facts:
+            raise StructureError(
+                f"path={path!r} is being replaced, or was as the process was killed. The new data set is complete in"
+                f" {str(facts[WHOLE_IN])!r}, beside it. Open that; or {AGAIN[0].lower()}{AGAIN[1:]}"
             )
         if facts.get("complete") is False:
             raise StructureError(f"path={path!r} was not written to its end. {AGAIN}")

@@ -1,10 +1,10 @@
 """The place of a data set, a local folder or a URL, and the errors raised if it is not as it was written."""
 
+import json
 import os
-import secrets
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,24 @@ import zarr
 from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
 from dpgb_dask.names import WEIGHT
-from dpgb_dask.whole_files import name_of
+from dpgb_dask.whole_files import (
+    name_of,
+    part_name,
+    parts_among,
+    parts_beside,
+    put_back,
+    remove_left,
+    replaced_by,
+    replacing,
+    warn_of_left,
+)
 
 ATTRIBUTE = "dpgb_dask"
 METADATA = "zarr.json"  # metadata file of a group or an array
 REPLACE = "overwrite=True (on the command line: --overwrite)"
 AGAIN = f"Write it again, with {REPLACE}."
+WHOLE_IN = "whole_in"  # a fact of what is being replaced: the new data set's name, beside it
+PATTERNS = frozenset("*?[")  # which fsspec takes for other names, too, when it removes
 
 
 class Place:
@@ -51,9 +63,7 @@ class Place:
             If there is no group.
         """
         if not self.exists():
-            raise StructureError(
-                f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
-            )
+            raise self._nothing()
         refused = None
         try:
             return zarr.open_group(self._store, mode=mode, storage_options=self._options or None)
@@ -67,6 +77,16 @@ class Place:
         if refused is not None:
             raise refused
         raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
+
+    def _nothing(self) -> StructureError:
+        if self.folder is not None and (old := replaced_by(self.folder)).is_dir():
+            return StructureError(
+                f"path={self.path!r} is being replaced, or was as the process was killed. What was there is now"
+                f" {str(old)!r}; the next write to the path puts it back."
+            )
+        return StructureError(
+            f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
+        )
 
     def create(self, facts: Mapping[str, Any]) -> zarr.Group:
         """Create the group, with its attribute."""
@@ -100,9 +120,7 @@ class Place:
     def sizes(self, name: str) -> dict[str, int]:
         """Return the size of every object below a folder, by its name there, from one listing."""
         files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
-        base = f"{root.rstrip('/')}/{name}/"
-        found = files.find(base, detail=True)
-        return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
+        return _sizes(files, f"{root.rstrip('/')}/{name}")
 
     def is_ours(self) -> bool:
         """Whether a data set was begun here, even if it is damaged."""
@@ -120,64 +138,162 @@ class Place:
         parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
-    def take(self, *, overwrite: bool) -> "Place":
-        """Return an empty place to write to: this one or, where a local data set is to be replaced, one beside it.
+    @contextmanager
+    def to_write(self, *, overwrite: bool) -> Iterator["Place"]:
+        """Give an empty place to write a data set to: this one or, where one is to be replaced, another beside it.
+
+        What is written beside takes the place of what was here, once the context ends. If it ends by an exception,
+        what was written is removed.
 
         Raises
         ------
         StructureError
-            If something exists and may not be replaced, or the parent folder does not exist.
+            If something exists and may not be replaced, or the parent folder does not exist. If a store fails while a
+            complete data set is moved here; it then says where that one is.
         """
-        self._put_back()
-        taken = self
+        if self.folder is not None:
+            put_back(self.folder)
+        elif PATTERNS & set(self._files()[1]):
+            raise StructureError(
+                f"path={self.path!r} has one of {' '.join(sorted(PATTERNS))}, by which a URL would name other data"
+                " sets, too. Choose another name."
+            )
         if self.exists():
-            if not overwrite:
-                raise StructureError(
-                    f"path={self.path!r} exists already. Choose another; or replace it, if it is a data set:"
-                    f" {REPLACE}."
-                )
-            if not self.is_ours():
-                raise StructureError(
-                    f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
-                )
-            if self.folder is None:
-                self.remove()
-            else:
-                beside = f".dpgb-part-{secrets.token_hex(8)}-{self.folder.name}"
-                taken = Place(str(self.folder.with_name(beside)), self._options)
-        if taken.folder is not None:
-            if not taken.folder.parent.is_dir():
-                raise StructureError(
-                    f"path={self.path!r}: the folder around it does not exist. Make it first."
-                )
-            taken.folder.mkdir(mode=0o700)
-        return taken
+            self._check_replaceable(overwrite=overwrite)
+            with self._replacing() as written:
+                yield written
+        else:
+            self._make()
+            try:
+                yield self
+            except BaseException:
+                self._remove_if_possible()
+                raise
+        self._see_what_is_left()
 
-    def put(self, written: "Place") -> None:
-        """Put a data set, complete and in the place that `take` gave, where it belongs; what was there goes."""
-        if written is self:
+    def _check_replaceable(self, *, overwrite: bool) -> None:
+        if not overwrite:
+            raise StructureError(
+                f"path={self.path!r} exists already. Choose another; or replace it, if it is a data set: {REPLACE}."
+            )
+        if not self.is_ours():
+            raise StructureError(
+                f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
+            )
+
+    def _make(self) -> None:
+        """Make the folder; a store has none."""
+        if self.folder is None:
             return
-        assert self.folder is not None
-        assert written.folder is not None
-        old = self._replaced
-        if old.exists():  # of a process that was killed after it had put its own in place
-            shutil.rmtree(old)
+        if not self.folder.parent.is_dir():
+            raise StructureError(
+                f"path={self.path!r}: the folder around it does not exist. Make it first."
+            )
+        self.folder.mkdir(mode=0o700)
+
+    @contextmanager
+    def _replacing(self) -> Iterator["Place"]:
+        if self.folder is not None:
+            with replacing(self.folder) as part:
+                written = Place(str(part), self._options)
+                written._make()
+                yield written
+            return
+        written = self._beside(part_name(self._name()))
         try:
-            self.folder.rename(old)
-            written.folder.rename(self.folder)
-        finally:
-            self._put_back()
-        shutil.rmtree(old, ignore_errors=True)
+            yield written
+        except BaseException:
+            written._remove_if_possible()  # noqa: SLF001
+            raise
+        self._move_here(written)
 
-    @property
-    def _replaced(self) -> Path:
-        assert self.folder is not None
-        return self.folder.with_name(f".dpgb-old-{self.folder.name}")
+    def _remove_if_possible(self) -> None:
+        with suppress(StructureError, FileNotFoundError):  # of a store that is gone
+            self.remove()
 
-    def _put_back(self) -> None:
-        """Put back what was taken away where nothing has taken its place, as the process was killed."""
-        if self.folder is not None and not self.folder.exists() and self._replaced.is_dir():
-            self._replaced.rename(self.folder)
+    def _name(self) -> str:
+        """Return the last part of the path.
+
+        Raises
+        ------
+        StructureError
+            If nothing can lie beside it.
+        """
+        _, root = self._files()
+        name = root.rpartition("/")[2]
+        if not name or "/" not in root or not self.path.rstrip("/").endswith(name):
+            raise StructureError(
+                f"path={self.path!r} is all of a store, or lies in an archive, where no other data set can be written"
+                " beside it before it is replaced. Remove it first, or choose another path."
+            )
+        return name
+
+    def _beside(self, name: str) -> "Place":
+        """Return the place of another name at the same URL."""
+        around = self.path.rstrip("/").removesuffix(self._name())
+        return Place(f"{around}{name}", self._options)
+
+    def _move_here(self, written: "Place") -> None:
+        """Move a complete data set of a store here, object by object, as stores cannot rename.
+
+        Until all of it is here it stays complete where it was written, which is said by the attribute of what is here.
+
+        Raises
+        ------
+        StructureError
+            If the store fails. It says where the complete data set is.
+        """
+        failure = None
+        try:
+            with remote.saying(self.path):
+                self._copy_from(written)
+        except StructureError as error:
+            failure = StructureError(
+                f"path={self.path!r} was being replaced as its store failed. The new data set is complete at"
+                f" {written.path!r}: open it there, or write again, with {REPLACE}; then remove it there. {error}"
+            )
+        if failure is not None:
+            raise failure
+        written._remove_if_possible()  # noqa: SLF001 - what stays is named afterwards
+
+    def _copy_from(self, written: "Place") -> None:
+        (files, root), (_, source) = self._files(), written._files()  # noqa: SLF001
+        sizes = _sizes(files, source)
+        mark = json.loads(files.cat_file(f"{source}/{METADATA}"))
+        mark["attributes"][ATTRIBUTE] = {
+            "format": mark["attributes"][ATTRIBUTE]["format"],
+            "complete": False,
+            WHOLE_IN: source.rpartition("/")[2],
+        }
+        files.pipe_file(f"{root}/{METADATA}", json.dumps(mark).encode())
+        if old := [name for name in _sizes(files, root) if name != METADATA]:
+            files.rm([f"{root}/{name}" for name in old])
+        _copy(files, source, root, [name for name in sizes if name != METADATA])
+        files.invalidate_cache()
+        if {**_sizes(files, root), METADATA: sizes[METADATA]} != sizes:
+            raise lacks_parts(self.path)
+        _copy(files, source, root, [METADATA])  # and with it the mark of completeness
+
+    def _see_what_is_left(self) -> None:
+        """Remove what killed writers left beside this place, or warn of it where it may be in use."""
+        if self.folder is not None:
+            remove_left(self.folder)
+            return
+        left: list[str] = []
+        with suppress(Exception):  # this process may not list the folder around it
+            files, root = self._files()
+            listed = files.ls(root.rpartition("/")[0], detail=False)
+            names = (name.rstrip("/").rpartition("/")[2] for name in listed)
+            left = [self._beside(name).path for name in parts_among(names, self._name())]
+        warn_of_left(self.path, left)
+
+    def parts(self) -> list["Place"]:
+        """Return where killed writers may have left a data set for this place, which is removed after a write."""
+        if self.folder is None:
+            return []
+        return [
+            Place(str(part / self.folder.name), self._options) for part in parts_beside(self.folder)
+        ]
 
     def close(self) -> None:
         """Close every local file to other users; until now only their folder was closed."""
@@ -199,6 +315,23 @@ class Place:
     def _files(self) -> tuple[Any, str]:
         """Return the file system and the path in it; raises as `remote.open_files`."""
         return remote.open_files(self.path, self._options)
+
+
+def _sizes(files: Any, folder: str) -> dict[str, int]:
+    """Return the size of every object below a folder, by its name there, from one listing."""
+    base = f"{folder}/"
+    found = files.find(base, detail=True)
+    return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
+
+
+def _copy(files: Any, source: str, target: str, names: list[str]) -> None:
+    """Copy objects within a store; one that cannot copy has them read and written by this process."""
+    pairs = [(f"{source}/{name}", f"{target}/{name}") for name in names]
+    try:
+        files.copy(*map(list, zip(*pairs, strict=True)))
+    except NotImplementedError:
+        for one, other in pairs:
+            files.pipe_file(other, files.cat_file(one))
 
 
 def is_said(facts: Any) -> bool:

@@ -4,7 +4,6 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,9 +59,10 @@ def write_dataset(
     shard_rows : int, optional
         Rows of a shard; by default at most 2**18 rows and 32 MiB.
     overwrite : bool
-        Whether to replace a data set, complete or interrupted. On a local disk the new one is written beside it and
-        takes its place when it is complete, so there must be room for both; at a URL the old one is removed first.
-        Anything else is never replaced, nor is a data set that X or y read.
+        Whether to replace a data set, complete or interrupted. The new one is written beside it and takes its place
+        when it is complete, so there must be room for both. At a URL that is a copy: if it breaks off, the new one
+        stays complete where it was written, and errors say where (docs/deploy.md). Anything else is never replaced, nor
+        is a data set that X or y read.
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
 
@@ -74,6 +74,12 @@ def write_dataset(
         If a chunk cannot be read, or a shard cannot be written or reads back different.
     OSError
         If the path cannot be created.
+
+    Warns
+    -----
+    UserWarning
+        If beside the path lies what a killed process may have left of an earlier write. On a local disk with locks that
+        is known, and it is removed instead, when this write is complete.
 
     Privacy
     -------
@@ -100,23 +106,15 @@ def write_dataset(
     source = source_of(inputs, declared)
     rows = rows_per_shard(layout, shard_rows)
     place = Place.named(path, storage_options)
-    if overwrite and place.exists():
-        _check_replaced(place, source)
-    written = place.take(overwrite=overwrite)
-    try:
+    for gone in (*place.parts(), *([place] if overwrite else [])):
+        _check_replaced(gone, source)
+    with place.to_write(overwrite=overwrite) as written:
         group = written.create(layout.facts(complete=False))
         lengths = _lengths(source)
         names = _create_arrays(group, layout, sum(lengths), rows)
         shards = _write(source, lengths, rows, _Writer(written, layout, names))
         group.attrs[ATTRIBUTE] = _recorded(layout, group, shards)
         written.close()
-        place.put(written)
-    except BaseException:
-        with suppress(
-            StructureError, FileNotFoundError
-        ):  # of a store that is gone; the first error tells why
-            written.remove()
-        raise
 
 
 def _schema_of(schema: Any) -> Schema:
@@ -165,7 +163,7 @@ def _check_replaced(place: Place, source: Source) -> None:
     tasks = [part for part in (*_as_list(parts[0]), *parts[1:]) if isinstance(part, Delayed)]
     if known and any(known in str(key) for part in tasks for key in part.__dask_graph__()):
         raise StructureError(
-            f"path={place.path!r} is what X or y read: it would be gone before it is written. Choose another path."
+            f"path={place.path!r} is what X or y read, and would be gone afterwards. Choose another path."
         )
 
 

@@ -11,11 +11,13 @@ from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
     GREY,
     dress,
+    in_power,
     is_dark,
     limits,
     new_figure,
     palette,
     plain,
+    power_of,
     thinned,
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
@@ -141,43 +143,60 @@ def _shown_classes(
 def _importances(axes: Any, explanation: GlobalExplanation) -> None:
     ranked = sorted(explanation.terms, key=lambda term: -term.importance)[:CATEGORIES][::-1]
     colors = [GREY if term.kind == "remainder" else palette(axes)[0] for term in ranked]
-    sizes = [term.importance for term in ranked]
+    ends = (term.importance_upper or 0.0 for term in ranked)
+    power = power_of([*(term.importance for term in ranked), *ends])
+    sizes = [term.importance / power for term in ranked]
     axes.barh(range(len(ranked)), sizes, color=colors)
     for k, term in enumerate(ranked):
         low, high = term.importance_lower, term.importance_upper
         if low is not None and high is not None:
-            axes.plot([low, high], [k, k], color=axes.xaxis.label.get_color(), linewidth=1.2)
+            axes.plot(
+                [low / power, high / power],
+                [k, k],
+                color=axes.xaxis.label.get_color(),
+                linewidth=1.2,
+            )
     axes.set_yticks(range(len(ranked)), [plain(term.name) for term in ranked])
-    axes.set_xlabel(f"mean |contribution|, {plain(explanation.unit, 30)}", fontsize="small")
+    unit = in_power(plain(explanation.unit, 30), power)
+    axes.set_xlabel(f"mean |contribution|, {unit}", fontsize="small")
     n_more = len(explanation.terms) - len(ranked)
     dress(axes, "importance" + (f" ({n_more} smaller terms left out)" if n_more else ""))
 
 
-def _columns(
-    term: Term, classes: list[tuple[int, str]] | None
-) -> list[tuple[str | None, NDArray[np.float64], Any, Any]]:
-    """Return label, scores, and lower and upper ends of the band of each score column that is drawn."""
-    assert term.scores is not None
+Column = tuple[str | None, NDArray[np.float64], Any, Any]
+
+
+def _columns(term: Term, classes: list[tuple[int, str]] | None) -> tuple[list[Column], float]:
+    """Return label, scores, and lower and upper ends of the band of each score column that is drawn.
+
+    And the power of ten that all of these were divided by.
+    """
+    given = (term.scores, term.lower, term.upper)
+    power = power_of(float(np.abs(part).max()) for part in given if part is not None)
+    scores, lower, upper = (None if part is None else part / power for part in given)
+    assert scores is not None
     if classes is None:
-        return [(None, term.scores, term.lower, term.upper)]
-    return [
+        return [(None, scores, lower, upper)], power
+    columns: list[Column] = [
         (
             label,
-            term.scores[..., k],
-            None if term.lower is None else term.lower[..., k],
-            None if term.upper is None else term.upper[..., k],
+            scores[..., k],
+            None if lower is None else lower[..., k],
+            None if upper is None else upper[..., k],
         )
         for k, label in classes
     ]
+    return columns, power
 
 
 def _numeric(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | None) -> None:
     """Draw steps over the bins, and missing values at the right, apart."""
     (axis,) = term.bins
-    edges = axis.edges
-    assert edges is not None
-    n = len(edges) - 1
-    columns = _columns(term, classes)
+    assert axis.edges is not None
+    n = len(axis.edges) - 1
+    across = power_of(axis.edges.tolist())
+    edges = axis.edges / across
+    columns, power = _columns(term, classes)
     apart = None
     if axis.missing is not None:
         apart = axes.inset_axes([1.03, 0, 0.08, 1], sharey=axes)
@@ -203,18 +222,17 @@ def _numeric(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | 
     for part in (axes, apart):
         if part is not None:
             part.axhline(0, color=GREY, linewidth=0.8, zorder=0)
-    _scale(axes, axis)
+    _scale(axes, axis, edges)
     if edges[0] < edges[-1]:  # a schema may declare a feature of one value
         axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(*limits(seen))
-    axes.set_ylabel(plain(unit, 30), fontsize="small")
+    axes.set_xlabel(in_power("", across), fontsize="small")
+    axes.set_ylabel(in_power(plain(unit, 30), power), fontsize="small")
     dress(axes, plain(term.name, 44))
 
 
-def _scale(axes: Any, axis: Axis) -> None:
+def _scale(axes: Any, axis: Axis, edges: NDArray[np.float64]) -> None:
     """Draw a crowded axis on a symmetric log scale: by the released shares, most rows lie in a small part of it."""
-    edges = axis.edges
-    assert edges is not None
     mass = axis.weights[: len(edges) - 1]
     inner = edges[(edges > 0) & (edges < edges[-1])]
     high = edges[-1]
@@ -236,7 +254,7 @@ def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]
     kept = kept[np.argsort(sizes[kept], kind="stable")]
     places = [*np.arange(len(kept)) + 2.6, 1.0, 0.0]
     rows = [*kept, n, n + 1]
-    columns = _columns(term, classes)
+    columns, power = _columns(term, classes)
     seen: list[float] = []
     for k, (label, scores, lower, upper) in enumerate(columns):
         color = palette(axes)[k]
@@ -252,7 +270,7 @@ def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]
     axes.set_yticks(places, [plain(axis.labels[row]) for row in rows])
     axes.set_ylim(-0.7, max(places) + 0.7)
     axes.set_xlim(*limits(seen))
-    axes.set_xlabel(plain(unit, 30), fontsize="small")
+    axes.set_xlabel(in_power(plain(unit, 30), power), fontsize="small")
     left_out = f" ({len(kept)} of {n} by share of rows)" if len(kept) < n else ""
     dress(axes, f"{plain(term.name, 44 - len(left_out))}{left_out}")
 
@@ -269,6 +287,8 @@ def _pair(figure: Any, axes: Any, term: Term, explanation: GlobalExplanation) ->
             table[:, :, k],
             f"{plain(term.name, 30)}, class {plain(explanation.classes[k], 12)}",
         )
+    power = power_of([float(np.abs(table).max())])
+    table = table / power
     (rows, left), (columns, right) = _cells(term.bins[0]), _cells(term.bins[1])
     cells = np.full((len(left) - 1, len(right) - 1), np.nan)
     cells[np.ix_(*(np.arange(len(ends) - 1)[_filled(ends)] for ends in (left, right)))] = table[
@@ -281,7 +301,7 @@ def _pair(figure: Any, axes: Any, term: Term, explanation: GlobalExplanation) ->
     )
     bar = figure.colorbar(mesh, ax=axes, shrink=0.9)
     bar.ax.tick_params(labelsize="small", labelcolor=axes.xaxis.label.get_color())
-    bar.set_label(plain(explanation.unit, 30), fontsize="small")
+    bar.set_label(in_power(plain(explanation.unit, 30), power), fontsize="small")
     _ticks(axes.xaxis, term.bins[0], rows, left)
     _ticks(axes.yaxis, term.bins[1], columns, right)
     axes.set_xlabel(plain(term.features[0], 40), fontsize="small")

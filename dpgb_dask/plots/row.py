@@ -6,7 +6,7 @@ import numpy as np
 
 from dpgb_dask.display import value_of
 from dpgb_dask.errors import PlanError, short
-from dpgb_dask.plots.style import GREY, dress, new_figure, plain, up_and_down
+from dpgb_dask.plots.style import GREY, dress, in_power, new_figure, plain, power_of, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
 from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.scalars import whole_number
@@ -63,6 +63,8 @@ def plot_row(
         if whole_number(column) is None or not 0 <= column < scores.shape[1]:
             raise PlanError(f"column={short(column)} must be the position of a class.")
         scores, start = scores[:, column], start[column : column + 1]
+    power = power_of([*scores.tolist(), float(start[0])])
+    scores, start = scores / power, start / power
     order = np.argsort(-np.abs(scores), kind="stable")
     largest, others = order[:MOST], order[MOST:]
     labels = ["intercept", *(_label(told["names"][k], told["values"][k]) for k in largest)]
@@ -105,7 +107,8 @@ def plot_row(
         axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [*labels, "score"])
     axes.invert_yaxis()
-    axes.set_xlabel(plain(unit_of(explanation.model, explanation.schema), 40), fontsize="small")
+    unit = plain(unit_of(explanation.model, explanation.schema), 40)
+    axes.set_xlabel(in_power(unit, power), fontsize="small")
     dress(axes)
     axes.set_title(marked(plain(title, 80), explanation.private), fontsize="medium")
     return figure

@@ -1,7 +1,8 @@
 """What all pictures share: the figure, colours that colour-blind people tell apart, and labels that fit."""
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb_dask[viz]'."
 ON_LIGHT = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 GREY = "#8C8C8C"
+HUGE = 1e290  # far below what matplotlib's own sums and ticks overflow at
 LABEL = 26  # most characters of a label on an axis
 
 
@@ -86,6 +88,17 @@ def dress(axes: Any, title: str = "") -> None:
 def plain(text: object, most: int = LABEL) -> str:
     """Return a label that fits, of which matplotlib takes nothing for a formula."""
     return brief(text, most).replace("$", r"\$")
+
+
+def power_of(values: Iterable[float]) -> float:
+    """Return the power of ten that an axis divides all its values by: 1, unless matplotlib would overflow on them."""
+    most = max(map(abs, values), default=0.0)
+    return 10.0 ** math.floor(math.log10(most)) if HUGE <= most < math.inf else 1.0
+
+
+def in_power(text: str, power: float) -> str:
+    """Return the label of an axis, with the power of ten that its values were divided by."""
+    return text if power == 1 else f"{text}{', ' if text else ''}in {power:g}"
 
 
 def thinned(n: int, most: int) -> list[int]:

@@ -14,6 +14,7 @@ from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.private.keeping.durable import is_durable
 from dpgb_dask.scalars import is_number, whole_number
+from dpgb_dask.whole_files import path_of
 
 KEYS = {
     "backend": "backend",
@@ -134,7 +135,7 @@ def check_folder(cache: str) -> None:
     if cache in PLACES or is_durable(cache):
         return
     try:
-        with tempfile.TemporaryFile(dir=Path(cache).expanduser()) as file:
+        with tempfile.TemporaryFile(dir=path_of(cache)) as file:
             file.write(b"\0")
     except OSError as error:
         raise PlanError(

@@ -119,7 +119,8 @@ def test_predictions_are_replaced_as_a_whole(place, people, monkeypatch):
     assert run(*predict) == 0
 
     def break_off(folder, **_):
-        next(iter(Path(folder).iterdir())).unlink()
+        for one in list(Path(folder).iterdir())[:1]:
+            one.unlink()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -153,6 +154,19 @@ def test_predictions_stay_where_putting_new_ones_in_place_breaks_off(
     assert len(pd.read_parquet(out)) == len(people)
 
 
+@pytest.mark.parametrize("name", ["o.csv", "o.parquet"])
+def test_predictions_that_a_killed_command_was_writing_are_removed(place, name, capsys):
+    assert run("fit", place / "people.parquet", *model_of(place)) == 0
+    csv, part = place / "people.csv", place / f".dpgb-part-00112233aabbccdd-{name}"
+    part.mkdir()
+    (part / "in.csv").write_bytes(csv.read_bytes())
+    predict = ("predict", place / "m.json", "--out", place / name)
+    assert run(*predict, part / "in.csv") == 1
+    assert "which is read" in capsys.readouterr().err
+    assert run(*predict, csv) == 0
+    assert not list(place.glob(".dpgb-*"))
+
+
 def test_fit_never_replaces_a_model(place, capsys):
     (place / "paid.json").write_text("a model that was paid for")
     code = run(
@@ -169,7 +183,9 @@ def test_a_fit_whose_model_could_not_be_saved_does_not_begin(place, capsys, monk
     begun = Mock()
     monkeypatch.setattr(DPGBClassifier, "fit", begun)
     people = ("fit", place / "people.csv", "--schema", place / "schema.json", *BUDGET)
-    for command in (people, ("demo", "--rows", 1000)):
-        assert run(*command, "--out", place / "m.json") == 1
+    predict = ("predict", place / "paid.json", place / "people.csv")
+    (place / "paid.json").write_text("a model")
+    for command in (people, ("demo", "--rows", 1000), predict, ("schema", place / "people.csv")):
+        assert run(*command, "--out", place / "m.csv") == 1
         assert "cannot be written (Read-only file system)" in capsys.readouterr().err
     assert begun.mock_calls == []

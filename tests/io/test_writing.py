@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
+from threading import current_thread, main_thread
+from unittest.mock import Mock
 
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -299,15 +303,8 @@ def test_a_data_set_stays_until_another_takes_its_place(linked, tmp_path, monkey
             write_dataset(given, 1 - X, y, schema=SCHEMA, shard_rows=ROWS, overwrite=True)
     assert sorted(tmp_path.iterdir()) == old
     np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
-    rename = Path.rename
-
-    def fail_to_put(self, target):
-        if Path(target) == path and ".dpgb-part" in self.name:
-            raise OSError(28, "no room")
-        return rename(self, target)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail_to_put)
+        patch.setattr(Path, "replace", Mock(side_effect=OSError(28, "no room")))
         with pytest.raises(OSError, match="no room"):
             write_dataset(given, 1 - X, y, schema=SCHEMA, shard_rows=ROWS, overwrite=True)
     assert sorted(tmp_path.iterdir()) == old
@@ -321,12 +318,214 @@ def test_what_a_killed_process_took_away_is_put_back(tmp_path):
     path, old = tmp_path / "d.zarr", tmp_path / ".dpgb-old-d.zarr"
     write_dataset(path, *some_rows(), schema=SCHEMA)
     path.rename(old)
+    with pytest.raises(StructureError, match=r"What was there is now .*dpgb-old-d.zarr'"):
+        open_dataset(path)
     with pytest.raises(StructureError, match="exists already"):
         write_dataset(path, *some_rows(), schema=SCHEMA)
     assert not old.exists()
     shutil.copytree(path, old)
     write_dataset(path, *some_rows(), schema=SCHEMA, overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_process_leaves_the_old_data_set_and_the_next_one_nothing_else(tmp_path, forks):
+    path, (X, y) = tmp_path / "d.zarr", some_rows()
+    write_dataset(path, X, y, schema=SCHEMA, shard_rows=ROWS)
+    assert forks.run("killed_writes:write", str(path), ROWS) == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".dpgb-part-*-d.zarr/d.zarr/X/c/0/0"))) == 1
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+    write_dataset(path, 1 - X, y, schema=SCHEMA, overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+PART = ".dpgb-part-00112233aabbccdd-d.zarr"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_a_killed_process_was_writing_is_removed(overwrite, tmp_path):
+    """But nothing that is of another place, or has a name of its own."""
+    path = tmp_path / "d.zarr"
+    if overwrite:
+        write_dataset(path, *some_rows(), schema=SCHEMA)
+    others = [f"{PART}.gz", PART[:-7] + "e.zarr", f"x{PART}", ".dpgb-part-1-d.zarr"]
+    for name in (PART, *others):
+        (tmp_path / name / "d.zarr").mkdir(parents=True)
+    write_dataset(path, *some_rows(), schema=SCHEMA, overwrite=overwrite)
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([*others, "d.zarr"])
+
+
+def test_what_a_living_process_is_writing_stays(tmp_path, monkeypatch):
+    """Two write to one place: each one's rows are whole, and the last one's are there."""
+    path, (X, y) = tmp_path / "d.zarr", some_rows()
+    write_dataset(path, X, y, schema=SCHEMA)
+    again = {"schema": SCHEMA, "shard_rows": ROWS, "overwrite": True}
+    write = writing._Writer.write
+
+    def other_writes(self, start, parts):
+        monkeypatch.setattr(writing._Writer, "write", write)
+        write_dataset(path, 1 - X, y, **again)
+        np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), 1 - X)
+        return write(self, start, parts)
+
+    monkeypatch.setattr(writing._Writer, "write", other_writes)
+    write_dataset(path, 2 - X, y, **again)
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), 2 - X)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_locks_do_not_work_what_was_left_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "d.zarr"
+    (tmp_path / PART).mkdir()
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(37, "no locks available")))
+    with pytest.warns(UserWarning, match=f"{PART}. It may hold rows. Remove it"):
+        write_dataset(path, *some_rows(), schema=SCHEMA)
+    assert (tmp_path / PART).is_dir()
+
+
+def test_what_is_read_is_not_removed(tmp_path):
+    """A process was killed as its data set was complete, and before that took its place."""
+    path, part = tmp_path / "d.zarr", tmp_path / PART / "d.zarr"
+    (tmp_path / PART).mkdir()
+    write_dataset(part, *some_rows(), schema=SCHEMA)
+    data = open_dataset(part)
+    with pytest.raises(StructureError, match="is what X or y read"):
+        write_dataset(path, data.X, data.y, schema=SCHEMA)
+    assert len(open_dataset(part).y) == len(data.y)
+
+
+@pytest.fixture
+def store():
+    """An empty store in memory, at memory://."""
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+    yield files
+    files.store.clear()
+
+
+class Broken(Exception):
+    """What a store raises."""
+
+
+class Requests:
+    """Counts the requests that change a store in memory; from one on they fail.
+
+    If none is to fail, some place has to hold a whole data set before each.
+    """
+
+    def __init__(self, patch, store, fail_at, end=Broken):
+        self.n, self._fail_at, self._end = 0, fail_at, end
+        for name in ("pipe_file", "cp_file", "_rm"):
+            patch.setattr(type(store), name, self._counted(getattr(type(store), name)))
+
+    def _counted(self, real):
+        def request(store, *args, **options):
+            assert self._fail_at is not None or whole_sets(store)
+            self.n += 1
+            fails = self._fail_at is not None and self.n > self._fail_at
+            # Ctrl-C meets the main thread; Zarr's requests are in others
+            if fails and (self._end is Broken or current_thread() is main_thread()):
+                raise self._end("SECRET")
+            return real(store, *args, **options)
+
+        return request
+
+
+def whole_sets(store):
+    """The whole data sets in a store, and what stands in their first row."""
+    found = {}
+    for name in store.ls("/", detail=False):
+        try:
+            found[name.strip("/")] = open_dataset(f"memory:/{name}").X.to_numpy()[0, 3]
+        except StructureError:
+            continue
+    return found
+
+
+def marked(value):
+    """Some rows that are told by a value in their first row."""
+    X, y = some_rows()
+    X[0, 3] = value
+    return X[:60], y[:60]
+
+
+URL = {"schema": SCHEMA, "overwrite": True}
+
+
+def test_a_data_set_at_a_url_is_replaced(store):
+    for value in (1, 2):
+        write_dataset("memory://d.zarr", *marked(value), **URL)
+        assert whole_sets(store) == {"d.zarr": value}
+        assert store.ls("/", detail=False) == ["/d.zarr"]
+
+
+def n_requests(store):
+    """The number of requests that change the store while a data set is replaced."""
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    with pytest.MonkeyPatch.context() as patch:
+        counted = Requests(patch, store, None)
+        write_dataset("memory://d.zarr", *marked(2), **URL)
+    return counted.n
+
+
+@pytest.mark.parametrize("end", [Broken, KeyboardInterrupt])
+def test_at_a_url_a_whole_data_set_is_left_wherever_a_write_breaks_off(end, store):
+    """And what is raised, or what is at the place, names it."""
+    seen = set()
+    for k in range(n_requests(store)):
+        store.store.clear()
+        write_dataset("memory://d.zarr", *marked(1), **URL)
+        with pytest.MonkeyPatch.context() as patch:
+            Requests(patch, store, k, end)
+            try:
+                write_dataset("memory://d.zarr", *marked(2), **URL)
+                said = ""
+            except (StructureError, ChunkError, Broken, KeyboardInterrupt, UserWarning) as error:
+                said = str(error)
+        left = whole_sets(store)
+        if "d.zarr" in left:
+            seen.add("old" if left["d.zarr"] == 1 else "new")
+            if seen == {"old", "beside", "new"}:  # what was written beside the place is still there
+                assert "Remove it" in said or end is KeyboardInterrupt
+            continue
+        assert list(left.values()) == [2]
+        (beside,) = left
+        assert "SECRET" not in said or end is KeyboardInterrupt
+        if end is Broken:
+            assert f"The new data set is complete at 'memory://{beside}'" in said
+        with pytest.raises(StructureError, match=f"The new data set is complete in '{beside}'"):
+            open_dataset("memory://d.zarr")
+        seen.add("beside")
+    assert seen == {"old", "beside", "new"}
+
+
+def test_a_broken_replacement_at_a_url_is_written_again(store):
+    n = n_requests(store)
+    with pytest.MonkeyPatch.context() as patch:
+        Requests(patch, store, n // 2)
+        with pytest.raises(StructureError, match=r"\(Broken\)"):
+            write_dataset("memory://d.zarr", *marked(3), **URL)
+    (beside,) = whole_sets(store)
+    data = open_dataset(f"memory://{beside}")
+    with pytest.warns(UserWarning, match=f"memory://{beside}. It may hold rows"):
+        write_dataset("memory://d.zarr", data.X, data.y, **URL)
+    assert whole_sets(store) == {"d.zarr": 3, beside: 3}
+
+
+def test_a_store_that_cannot_copy_has_its_objects_written_again(store, monkeypatch):
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    monkeypatch.setattr(type(store), "cp_file", Mock(side_effect=NotImplementedError))
+    write_dataset("memory://d.zarr", *marked(2), **URL)
+    assert whole_sets(store) == {"d.zarr": 2}
+
+
+def test_names_that_a_store_takes_for_others_too_are_refused(store):
+    """A failed write removes what it wrote: at d*.zarr, all other data sets."""
+    write_dataset("memory://d1.zarr", *marked(1), **URL)
+    for name in ("d*.zarr", "d?.zarr", "d[1].zarr"):
+        with pytest.raises(StructureError, match="would name other data sets"):
+            write_dataset(f"memory://{name}", *marked(2), **URL)
+    assert whole_sets(store) == {"d1.zarr": 1}
 
 
 def test_rows_that_zarr_reads_from_the_data_set_are_written_before_it_goes(tmp_path):

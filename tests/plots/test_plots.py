@@ -15,12 +15,13 @@ from matplotlib import pyplot
 from matplotlib.patches import Rectangle, StepPatch
 from PIL import Image
 
-from dpgb_dask import DPGBClassifier, Ledger, Schema, plot_budget
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, plot_budget
 from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError, PlanError, StructureError
 from dpgb_dask.plots import plot_model
 from dpgb_dask.plots.model import CATEGORIES, CLASSES
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
+from dpgb_dask.testing import SeededNoise
 
 LONG = "a very long name of $something$ that no axis has room for"
 
@@ -282,6 +283,56 @@ def test_plot_takes_one_term_by_its_name(classifier):
         assert titles[1:] == ["age"]
     with pytest.raises(PlanError, match=r"'agee' is no term .* Did you mean 'age'\?"):
         classifier.plot("agee")
+
+
+LARGE = 8.9e307  # bounds that are any further apart are refused
+
+
+@pytest.mark.parametrize("low", [-LARGE, 0.0])
+def test_the_largest_bounds_give_axes_in_a_power_of_ten(low):
+    """Matplotlib adds up what it draws, and overflows; warnings are errors here."""
+    edges = np.linspace(low, LARGE, 7)
+    shown = [
+        replace(one, scores=part * one.scores, lower=part * one.lower, upper=part * one.upper)
+        for one in (
+            term(replace(numeric(), edges=edges), importance=LARGE),
+            term(nominal()),
+            term(replace(numeric("b"), edges=edges), nominal()),
+            term(numeric("c")),
+        )
+        if (part := LARGE / np.abs(one.upper).max() / 2)
+    ]
+    figure = plot_model(explanation(*shown))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert max(map(abs, (*axes.get_xlim(), *axes.get_ylim()))) < 100
+    axes = panel(figure, "age")
+    assert axes.get_xlabel() == "in 1e+307"
+    assert axes.get_ylabel() == "log-odds, in 1e+307"
+    _, steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+    np.testing.assert_allclose(steps.get_data().edges, edges / 1e307)
+    np.testing.assert_allclose(steps.get_data().values, shown[0].scores[:6] / 1e307)
+    assert figure.axes[0].get_xlabel() == "mean |contribution|, log-odds, in 1e+307"
+    assert panel(figure, "job").get_xlabel() == "log-odds, in 1e+307"
+    assert panel(figure, "c").get_xlabel() == ""
+
+
+def test_a_waterfall_of_the_largest_bounds_is_in_a_power_of_ten():
+    x = np.linspace(-1, 1, 400).reshape(-1, 1)
+    schema = Schema({"x": (-LARGE, LARGE)}, target_bounds=(-LARGE, LARGE))
+    settings = {"recipe": "fdp-tr-newton", "n_estimators": 2, "columns": "position", "epsilon": 9.0}
+    model = DPGBRegressor(schema=schema, noise=SeededNoise(0), **settings)
+    model.fit(LARGE * x, LARGE * x[:, 0])
+    figure = model.plot_local([[LARGE]])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (ends,) = [line.get_xdata() for line in axes.lines if line.get_marker() == "D"]
+    label = axes.get_xlabel()
+    assert label.startswith("units of the target, in 1e+30")
+    told = model.explain_local([[LARGE]])
+    score = told.intercept[0] + told.scores[0].sum()
+    np.testing.assert_allclose(ends[1], score / float(label.split()[-1]))
+    model.plot().draw_without_rendering()
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ def test_a_data_set_in_an_object_store_gives_the_same_model(tmp_path, server):
     data = open_dataset(f"{BUCKET}/d.zarr", storage_options=options)
     assert data.X.data.npartitions == 1
     assert model_text(tmp_path, data.X, data.y) == want
+    s3fs.S3FileSystem().invalidate_cache()
+    assert not [name for name in s3fs.S3FileSystem().find("rows") if ".dpgb-part" in name]
     s3fs.S3FileSystem().rm("rows/d.zarr/X/c/0/0")
     with pytest.raises(StructureError, match="lacks parts"):
         open_dataset(f"{BUCKET}/d.zarr")

@@ -83,7 +83,7 @@ def test_folders_are_tried(tmp_path, monkeypatch):
     ):
         check_folder(cache)
     (tmp_path / "file").write_text("")
-    for cache in ("./nothing", "./file", "./file/scratch"):
+    for cache in ("./nothing", "./file", "./file/scratch", "~nobody_of_that_name/scratch"):
         with pytest.raises(PlanError, match=f"cache='{cache}' cannot be written.*exists.*make it"):
             check_folder(cache)
     assert not list((tmp_path / "scratch").iterdir())

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpgb_dask import remote
 from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.reading.rows import Piece
+from dpgb_dask.whole_files import path_of
 
 OBJECT_BYTES = 4 << 20  # of a group of features: object stores prefer few and large objects
 DONE = "done"  # the array that is written last: the number of pieces
@@ -77,6 +78,7 @@ class Durable:
         local = url.startswith(("file://", "local://"))
         self._is_local = local or "://" not in url
         path = url.split("://", maxsplit=1)[1] if local else url
+        path = str(path_of(path)) if self._is_local else path
         self._root = f"{path.rstrip('/')}/dpgb-{_derive(key, b'folder', b'').hex()[:16]}"
         self._path = f"{self._root}/{_derive(key, b'name', version).hex()[:16]}"
         self._seal = _derive(key, b"seal", version)

@@ -30,6 +30,7 @@ from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.keeping.durable import Durable, check_protocol, is_durable, version_of
 from dpgb_dask.private.keeping.scratch import Extent, Scratch, lost
 from dpgb_dask.private.reading.rows import Piece
+from dpgb_dask.whole_files import path_of
 
 # Above 0.7 of a worker's memory limit, Dask itself writes results to disk; above 0.8 the worker pauses
 SHARE = 0.6  # of Dask's limit, or of the machine's memory, when no limit is given
@@ -345,7 +346,7 @@ class Store:
     def _folder(self) -> str | None:
         cache = self.keeping.cache
         if cache not in ("auto", "disk") and not is_durable(cache):
-            return os.path.expanduser(cache)
+            return str(path_of(cache))
         worker = _worker()
         local = None if worker is None else worker.local_directory
         return self.keeping.folder or local

@@ -694,6 +694,20 @@ def test_a_damaged_block_ends_every_thread(tmp_path, monkeypatch):
                 asked.result(LONGEST)
 
 
+@pytest.mark.parametrize("url", ["~/x.zarr", "file://~/x.zarr"])
+def test_a_tilde_is_the_users_folder_when_codes_are_kept_and_removed(url, tmp_path, monkeypatch):
+    for name in ("home", "work"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    durable = Durable(url, KEY, b"version")
+    durable.begin(0)
+    assert list((tmp_path / "home" / "x.zarr").iterdir())
+    durable.remove()
+    assert not list((tmp_path / "home" / "x.zarr").iterdir())
+    assert not list((tmp_path / "work").iterdir())
+
+
 def test_nothing_of_a_zarr_store_can_be_read_without_its_key(tmp_path):
     store = Sealed(LocalStore(str(tmp_path / "sealed")), bytes(32))
     secret = b"a row of a person, as it is"

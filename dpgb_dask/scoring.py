@@ -1,0 +1,77 @@
+"""Which rows a score is about, and what it compares: rows count as they do in a fit."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.clients import compute
+from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.codes import read_target
+from dpgb_dask.encoding.columns import numbers, one_column
+from dpgb_dask.errors import StructureError, short
+from dpgb_dask.private.reading.ingest import as_one_kind, native_column
+from dpgb_dask.private.reading.rows import line_up
+
+
+def compared(
+    schema: Schema, predicted: Any, y: Any, sample_weight: Any
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]:
+    """Return targets, predictions and weights of the rows that have a target and weigh something, as in a fit.
+
+    Parameters
+    ----------
+    schema : Schema
+    predicted, y, sample_weight : collections of (n_rows,)
+        Dask collections are computed. Without weights, None.
+
+    Returns
+    -------
+    target, predicted : (n,) int64 or float64
+        Classes are positions in the schema.
+    weight : (n,) float64, or None
+
+    Raises
+    ------
+    StructureError
+        If no row is left, or there are different numbers of rows.
+    """
+    weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
+    columns = as_one_kind(native_column(predicted, "X"), native_column(y, "y"), weight)
+    rows = line_up(*compute(*columns))
+    target, known = read_target(rows.y, schema)
+    found, _ = read_target(rows.x, schema)
+    if rows.weight is None:
+        if not known.any():
+            raise _no_target(schema)
+        return target[known], found[known], None
+    weighs = _weights(rows.weight, schema)
+    counts = known & (weighs > 0)
+    if not counts.any():
+        raise _no_weight() if known.any() else _no_target(schema)
+    return target[counts], found[counts], weighs[counts]
+
+
+def _weights(weight: Any, schema: Schema) -> NDArray[np.float64]:
+    """Return weights as a fit reads them, NaN if no number, but not clipped: a score is about the rows given.
+
+    Only an infinite one, with which there is no mean, counts as ``max_weight``.
+    """
+    value = numbers(one_column(weight)).astype(np.float64)
+    return np.where(np.isposinf(value), float(schema.max_weight), value)
+
+
+def _no_weight() -> StructureError:
+    return StructureError(
+        "No row can be scored: sample_weight has no number above 0 for a row whose y can be read, and other rows are"
+        " left out, as in fit. Give weights above 0, or leave sample_weight out."
+    )
+
+
+def _no_target(schema: Schema) -> StructureError:
+    classes = schema.target.classes
+    what = f"label in y is one of the schema's classes {short(list(classes))}"
+    return StructureError(
+        f"No row can be scored: no {what if classes else 'value in y is a number'}. Give the targets as fit takes"
+        " them; model.schema_.check(X, y) shows what y holds."
+    )
