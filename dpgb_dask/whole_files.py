@@ -125,9 +125,10 @@ def replacing(place: Path) -> Iterator[Path]:
     """
     folder = place.with_name(part_name(place.name))
     folder.mkdir(mode=0o700)
-    lock = os.open(folder, os.O_RDONLY)
+    lock = None
     try:
         with suppress(OSError, AttributeError):  # there may be no locks here
+            lock = os.open(folder, os.O_RDONLY)
             fcntl.flock(lock, fcntl.LOCK_SH)  # until this process ends, however it ends
         part = folder / place.name
         yield part
@@ -141,7 +142,8 @@ def replacing(place: Path) -> Iterator[Path]:
             put_back(place)
         _remove(old)
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
         _remove(folder)
 
 
