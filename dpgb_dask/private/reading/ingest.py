@@ -46,8 +46,8 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
-from dpgb_dask.lazy_decoding import total_part
-from dpgb_dask.private.reading.graph_fusion import parts_in, rewritten
+from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.lazy_decoding import total_collection, total_part
 from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
@@ -207,7 +207,7 @@ def native_column(data: Any, name: str) -> Any:
     -------
     Private side, or the caller's own rows. Reads structure only.
     """
-    return _column(_native_kind(data, name), name)
+    return total_collection(_column(_native_kind(data, name), name))
 
 
 @in_our_words(not_readable)

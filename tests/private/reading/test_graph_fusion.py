@@ -12,7 +12,8 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, LocalCluster
 from waiting import LONGEST
 
-from dpgb_dask.private.reading.graph_fusion import fuse_calls, parts_in, rewritten
+from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.private.reading.graph_fusion import fuse_calls
 from dpgb_dask.private.reading.load_lock import end_turn
 
 
