@@ -28,6 +28,7 @@ from dpgb_dask.encoding.frames import (
     in_partitions,
     is_check,
     is_conversion,
+    joining,
     to_text,
 )
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
@@ -635,12 +636,14 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
     """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
 
-    Dask's conversion to text, and its comparison of types, are in arrays and partitions that were made of a frame;
-    decoding by xarray is in arrays that it opened.
+    Dask's conversion to text, its comparison of types, and what joins partitions are in arrays and partitions that were
+    made of a frame; decoding by xarray is in arrays that it opened.
     """
     part = total_part(part)
     if not isinstance(part, Task):
-        return part
+        return joining(part) or part
+    if join := joining(part.func):
+        return Task(part.key, join, *part.args, **part.kwargs)
     if is_conversion(part.func):
         return Task(part.key, to_text, *part.args)
     if is_check(part.func):
