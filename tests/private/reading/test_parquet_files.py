@@ -6,6 +6,7 @@ from itertools import product
 import dask
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -172,6 +173,40 @@ def test_dates_are_refused_where_they_would_be_read_as_pythons(tmp_path, reader)
             source_of(folder, schema, **READERS[reader])
         table = dd.read_parquet(folder, dtype_backend="pyarrow", **READERS[reader])
         loaded(read_source(table[["x", "age"]], table["y"], None, schema))
+
+
+OWN_WAYS = {
+    "none": (None, "date", True),
+    "Python's": ({"date_as_object": True}, "date", True),
+    "own types": ({"types_mapper": {pa.string(): pd.StringDtype("pyarrow")}.get}, "date", True),
+    "NumPy's": ({"date_as_object": False}, "date", False),
+    "Arrow's": ({"types_mapper": pd.ArrowDtype}, "date", False),
+    "nanoseconds": ({"coerce_temporal_nanoseconds": True}, "time", True),
+    "times as Python's": ({"timestamp_as_object": True}, "time", True),
+    "times": ({"split_blocks": True}, "time", False),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("way", OWN_WAYS)
+def test_dates_of_a_callers_own_way_are_refused_if_it_cannot_make_all(tmp_path, reader, way):
+    options, kind, refused = OWN_WAYS[way]
+    column = pa.array([40_000, 0, None], pa.date32())
+    column = column if kind == "date" else column.cast(pa.timestamp("ms"))
+    folder = written(tmp_path, column, column)
+    schema = Schema(
+        {"x": (0, 1), "age": Datetime("1970-01-01", "2000-01-01")}, classes=[0, 1], target="y"
+    )
+    with dask.config.set({"dataframe.convert-string": False}):
+        # Dask changes what it is given
+        table = dd.read_parquet(
+            folder, arrow_to_pandas=options and dict(options), **READERS[reader]
+        )
+        if refused:
+            with pytest.raises(StructureError, match=r"calendar ends.* 'age'.*arrow_to_pandas"):
+                read_source(table[["x", "age"]], table["y"], None, schema)
+        else:
+            loaded(read_source(table[["x", "age"]], table["y"], None, schema))
 
 
 LENGTHS = {
