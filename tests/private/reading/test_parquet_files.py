@@ -14,7 +14,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
-from dpgb_dask import Datetime, Schema, StructureError
+from dpgb_dask import Datetime, DPGBClassifier, Ledger, Schema, StructureError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
@@ -119,6 +119,22 @@ def test_names_that_the_schema_does_not_declare_are_not_shown(tmp_path):
     with pytest.raises(StructureError, match="columns that the schema does not declare") as caught:
         read_source(table[["x", "age"]], table["y"], None, SCHEMA)
     assert "Jane" not in str(caught.value)
+
+
+def test_whole_numbers_beside_floats_are_read_file_by_file_or_refused_before_the_charge(
+    tmp_path,
+):
+    """Arrow's reader takes all files for whole numbers, as the first is; its cast to floats fails on large ones."""
+    (tmp_path / "people").mkdir()
+    folder = written(tmp_path / "people", COLUMNS["whole"], COLUMNS["float"])
+    assert len(loaded(source_of(folder))) == 2
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.open_account("people", epsilon=3, delta=1e-6)
+    table = dd.read_parquet(folder, filesystem="arrow")
+    clf = DPGBClassifier(schema=SCHEMA, epsilon=1, delta=1e-7, ledger=ledger, account="people")
+    with pytest.raises(StructureError, match=r"hold others.* 'age'.*filesystem='fsspec'"):
+        clf.fit(table[["x", "age"]], table["y"])
+    assert list(ledger.fits("people")) == []
 
 
 def test_files_that_are_damaged_are_refused_before_they_are_read(tmp_path):
