@@ -31,6 +31,7 @@ TEXT = "decode_bytes_array"
 NUMBERS = ("_apply_mask", "_scale_offset_decoding")
 DECODERS = ("decode_cf_datetime", "decode_cf_timedelta", TEXT, *NUMBERS)  # xarray's
 LAZY = ("xarray.core.indexing", "xarray.coding")  # where xarray has its lazy arrays
+CALENDARS = ("standard", "gregorian", "proleptic_gregorian")  # NumPy's, as CF names it
 LEAST = np.iinfo(np.int64).min  # xarray's mark of a missing date among whole numbers
 
 
@@ -164,11 +165,32 @@ def total_decoder(function: Any) -> Total | None:
             return TotalTimes(function, span_of(first), first.dtype)
     except Exception:  # by its options alone
         pass
-    raise StructureError(
-        f"Dates of X, y or sample_weight count {function.keywords.get('units')!r} by the calendar"
-        f" {function.keywords.get('calendar')!r}, which is not NumPy's. Convert them first:"
-        " data.convert_calendar('standard')."
+    raise other_calendar(function.keywords.get("units"), function.keywords.get("calendar"))
+
+
+def other_calendar(units: Any, calendar: Any) -> StructureError:
+    """Return the error for dates that are said to be of a calendar that is not NumPy's."""
+    return StructureError(
+        f"Dates of X, y or sample_weight count {units!r} by the calendar {calendar!r}, which is not NumPy's. Convert"
+        " them first: data.convert_calendar('standard')."
     )
+
+
+def check_calendar(data: xr.DataArray) -> None:
+    """Refuse dates that xarray has decoded already, if it notes beside them that they are of another calendar.
+
+    Raises
+    ------
+    StructureError
+
+    Privacy
+    -------
+    Reads the type and the notes of a variable, and no value: of objects without a note, each is read by itself.
+    """
+    told = {**data.attrs, **data.encoding}
+    calendar = told.get("calendar")
+    if data.dtype == object and isinstance(calendar, str) and calendar.lower() not in CALENDARS:
+        raise other_calendar(told.get("units"), calendar)
 
 
 def total_array(array: Any) -> Any:
@@ -201,7 +223,14 @@ def total_part(part: Any) -> Any:
 
 
 def total_values(data: xr.DataArray) -> Any:
-    """Return the values of an xarray variable, as NumPy or Dask; what decodes them as they are read, no value ends."""
+    """Return the values of an xarray variable, as NumPy or Dask; what decodes them as they are read, no value ends.
+
+    Raises
+    ------
+    StructureError
+        If they are said to be dates of another calendar.
+    """
+    check_calendar(data)
     variable = data.variable
     if variable.chunks is None:
         loaded = getattr(variable, "_in_memory", True)

@@ -134,6 +134,34 @@ def test_other_functions_and_arrays_are_left_alone(tmp_path):
     assert total_array(values) is values
 
 
+@pytest.mark.parametrize("note", ["encoding", "attrs"])
+@pytest.mark.parametrize("form", ["dataset", "matrix"])
+def test_dates_in_memory_that_are_said_to_be_of_another_calendar_are_refused(note, form):
+    """As they are before they are loaded; by the note alone, and only of columns that are read."""
+    days = np.full((N, 1), None)  # no value is looked at
+
+    def noted(calendar):
+        dates = (
+            xr.DataArray(days, dims=("row", "col"))
+            if form == "matrix"
+            else xr.DataArray(days[:, 0], dims="row")
+        )
+        getattr(dates, note).update(units=UNITS, calendar=calendar)
+        return dates if form == "matrix" else xr.Dataset({"job": ("row", JOBS), "when": dates})
+
+    schema = Schema({"when": SCHEMA.features["when"]}, classes=[0, 1], ignore=["job"])
+    told = {"epsilon": 4.0, "recipe": "fdp-tr-newton", "n_estimators": 2, "noise": SeededNoise(0)}
+    clf = DPGBClassifier(schema=schema, columns="position", **told)
+    with pytest.raises(StructureError, match=r"calendar 'noleap'.*convert_calendar"):
+        clf.fit(noted("noleap"), Y)
+    clf.fit(noted("standard"), Y)
+    with pytest.raises(StructureError, match=r"calendar 'noleap'.*convert_calendar"):
+        clf.predict(noted("noleap"))
+    if form == "dataset":
+        schema = Schema({"job": SCHEMA.features["job"]}, classes=[0, 1], ignore=["when"])
+        DPGBClassifier(schema=schema, **told).fit(noted("noleap"), Y)
+
+
 MATRIX = Schema(
     {name: Datetime("2020-01-01", "2021-12-31", ("days",)) for name in ("first", "last")},
     classes=["cook", "jugé"],

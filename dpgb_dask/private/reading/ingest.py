@@ -48,7 +48,7 @@ from dpgb_dask.errors import (
     in_our_words,
 )
 from dpgb_dask.graph_parts import parts_in, rewritten
-from dpgb_dask.lazy_decoding import total_collection, total_part
+from dpgb_dask.lazy_decoding import check_calendar, total_collection, total_part
 from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
@@ -308,7 +308,7 @@ class _Columns(dict[str, Any]):
     def of_dataset(cls, data: xr.Dataset) -> "_Columns":
         variables = {str(name): variable for name, variable in data.data_vars.items()}
         axes = {name: variable.dims for name, variable in variables.items()}
-        return cls({name: _values_of(v) for name, v in variables.items()}, axes, data.coords)
+        return cls(variables, axes, data.coords)
 
     @classmethod
     def of_group(cls, data: zarr.Group) -> "_Columns":
@@ -318,7 +318,8 @@ class _Columns(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         """Return a column; arrays that nobody asks for may have attributes that cannot be decoded."""
-        return lazily(super().__getitem__(name))
+        column = super().__getitem__(name)
+        return _values_of(column) if isinstance(column, xr.DataArray) else lazily(column)
 
     def check(self, names: Iterable[str], schema: Schema) -> None:
         """Refuse features that are coordinates, and columns with names that lie along no one axis."""
@@ -335,6 +336,7 @@ class _Named(NamedTuple):
 
 def _values_of(data: xr.DataArray) -> Any:
     """Return the values of an xarray variable: NumPy, Dask, or a series where they are of a type of pandas."""
+    check_calendar(data)
     variable = data.variable
     if pd.api.types.is_extension_array_dtype(variable.dtype):
         return pd.Series(variable.data)
