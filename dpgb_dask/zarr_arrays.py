@@ -7,8 +7,10 @@ other arrays, an empty object is refused, and a folder in the place of one; valu
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -18,7 +20,7 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from dpgb_dask.cf_decoding import coordinates_among, decoding_of, whole_numbers_of
 from dpgb_dask.errors import ChunkError, StructureError, in_our_words
@@ -181,18 +183,30 @@ def _size_of(stored: StorePath) -> int | None:
     ChunkError
         If such lies in its place, or a file in that of a folder around it.
     """
+    path = _on_disk(stored)
     try:
-        if isinstance(stored.store, LocalStore) and (stored.store.root / stored.path).is_dir():
-            raise damaged()
-        return int(sync(stored.store.getsize(stored.path)))
+        if path is None:
+            return int(sync(stored.store.getsize(stored.path)))
+        found = path.stat()
     except FileNotFoundError:
-        if isinstance(stored.store, LocalStore) and os.path.lexists(
-            stored.store.root / stored.path
-        ):
-            raise damaged() from None
-        return None
+        if path is None or not os.path.lexists(path):
+            return None
+        raise damaged() from None
     except NotADirectoryError:
         raise damaged() from None
+    if stat.S_ISDIR(found.st_mode):
+        raise damaged()
+    return found.st_size
+
+
+def _on_disk(stored: StorePath) -> Path | None:
+    """Return the path of a place in a folder of this machine; None in any other store."""
+    store = stored.store
+    if isinstance(store, LocalStore):
+        return store.root / stored.path
+    if isinstance(store, FsspecStore) and "file" in np.atleast_1d(store.fs.protocol):
+        return Path(store.path) / stored.path
+    return None
 
 
 class Arrays(NamedTuple):
@@ -300,7 +314,7 @@ def whole_from_zarr(array: Any) -> Whole | None:
 
 def _as_stored(array: Any) -> da.Array:
     shards = getattr(array, "shards", None)
-    if shards is None and not isinstance(array.store, LocalStore):
+    if shards is None and _on_disk(array.store_path) is None:
         # of a chunk without bytes Zarr itself raises, and other stores have no folders
         return da.from_zarr(array, chunks=array.chunks)
     grid = tuple(shards or array.chunks)

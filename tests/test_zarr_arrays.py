@@ -272,12 +272,15 @@ def in_place(path, harm):
 
 
 @pytest.mark.parametrize("shards", [None, (128, 3)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("store", ["path", "file://"])
 @pytest.mark.parametrize("harm", ["folder", "link", "file above"])
-def test_what_is_no_object_is_refused_and_not_read_as_the_fill_value(tmp_path, shards, harm):
+def test_what_is_no_object_is_refused_and_not_read_as_the_fill_value(tmp_path, shards, store, harm):
     x, y = rows()
     array = zarr.create_array(
         tmp_path / "z.zarr", name="X", data=x, chunks=shards or (128, 3), shards=shards
     )
+    if store == "file://":
+        array = zarr.open_array(f"file://{tmp_path}/z.zarr/X", mode="r")
     np.testing.assert_array_equal(from_zarr(array).compute(), x)
     clf = DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(array, y)
     in_place(tmp_path / "z.zarr/X/c/1/0", harm)
