@@ -6,26 +6,32 @@ in the tasks that Dask makes of them, by others that decode each value by itself
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import xarray as xr
+from dask._expr import Expr
 from dask._task_spec import DataNode, Task
+from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import FARTHEST, span_of
 from dpgb_dask.errors import StructureError
+from dpgb_dask.graph_parts import parts_in, rewritten
 from dpgb_dask.warning_filters import SILENCE
 
 TEXT = "decode_bytes_array"
-DECODERS = ("decode_cf_datetime", "decode_cf_timedelta", TEXT)  # xarray's
+NUMBERS = ("_apply_mask", "_scale_offset_decoding")
+DECODERS = ("decode_cf_datetime", "decode_cf_timedelta", TEXT, *NUMBERS)  # xarray's
 LAZY = ("xarray.core.indexing", "xarray.coding")  # where xarray has its lazy arrays
+CALENDARS = ("standard", "gregorian", "proleptic_gregorian")  # NumPy's, as CF names it
 LEAST = np.iinfo(np.int64).min  # xarray's mark of a missing date among whole numbers
 
 
@@ -114,6 +120,27 @@ class TotalText:
             return value[0]
 
 
+@dataclass(frozen=True, eq=False)
+class SilentNumbers:
+    """Marks of missing values, or scales: xarray reads each value by itself, and of an infinite one NumPy warns.
+
+    Parameters
+    ----------
+    decode : function of an array
+        xarray's, with the options that the file names.
+    """
+
+    decode: Callable[[NDArray[Any]], NDArray[Any]]
+
+    def __repr__(self) -> str:
+        return "<decoding>"
+
+    @np.errstate(all="ignore")
+    def __call__(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Decode a block of any shape."""
+        return self.decode(stored)
+
+
 def total_decoder(function: Any) -> Total | None:
     """Return what takes the place of one of xarray's decoding functions; None for any other function.
 
@@ -128,6 +155,8 @@ def total_decoder(function: Any) -> Total | None:
         return None
     if name == TEXT:
         return TotalText(function)
+    if name in NUMBERS:
+        return SilentNumbers(function)
     if function.keywords.get("use_cftime"):  # which makes objects, of dates that NumPy may hold
         function = partial(inner, *function.args, **function.keywords | {"use_cftime": None})
     try:
@@ -136,11 +165,32 @@ def total_decoder(function: Any) -> Total | None:
             return TotalTimes(function, span_of(first), first.dtype)
     except Exception:  # by its options alone
         pass
-    raise StructureError(
-        f"Dates of X, y or sample_weight count {function.keywords.get('units')!r} by the calendar"
-        f" {function.keywords.get('calendar')!r}, which is not NumPy's. Convert them first:"
-        " data.convert_calendar('standard')."
+    raise other_calendar(function.keywords.get("units"), function.keywords.get("calendar"))
+
+
+def other_calendar(units: Any, calendar: Any) -> StructureError:
+    """Return the error for dates that are said to be of a calendar that is not NumPy's."""
+    return StructureError(
+        f"Dates of X, y or sample_weight count {units!r} by the calendar {calendar!r}, which is not NumPy's. Convert"
+        " them first: data.convert_calendar('standard')."
     )
+
+
+def check_calendar(data: xr.DataArray) -> None:
+    """Refuse dates that xarray has decoded already, if it notes beside them that they are of another calendar.
+
+    Raises
+    ------
+    StructureError
+
+    Privacy
+    -------
+    Reads the type and the notes of a variable, and no value: of objects without a note, each is read by itself.
+    """
+    told = {**data.attrs, **data.encoding}
+    calendar = told.get("calendar")
+    if data.dtype == object and isinstance(calendar, str) and calendar.lower() not in CALENDARS:
+        raise other_calendar(told.get("units"), calendar)
 
 
 def total_array(array: Any) -> Any:
@@ -159,7 +209,10 @@ def total_array(array: Any) -> Any:
 
 
 def total_part(part: Any) -> Any:
-    """Return a node of a graph, or an argument of a task, that no decoding ends; the same one if none does."""
+    """Return a node of a graph, or an argument of a task, that no decoding ends; the same one if none does.
+
+    The parts that are in it are not looked at (`graph_parts`).
+    """
     if isinstance(part, DataNode):
         array = total_array(part.value)
         return part if array is part.value else DataNode(part.key, array)
@@ -170,19 +223,83 @@ def total_part(part: Any) -> Any:
 
 
 def total_values(data: xr.DataArray) -> Any:
-    """Return the values of an xarray variable, as NumPy or Dask; what decodes them as they are read, no value ends."""
+    """Return the values of an xarray variable, as NumPy or Dask; what decodes them as they are read, no value ends.
+
+    Raises
+    ------
+    StructureError
+        If they are said to be dates of another calendar.
+    """
+    check_calendar(data)
     variable = data.variable
     if variable.chunks is None:
         loaded = getattr(variable, "_in_memory", True)
         return data.to_numpy() if loaded else np.asarray(total_array(variable._data))  # noqa: SLF001
-    graph = variable.data.__dask_graph__()
+    return total_collection(variable.data)
+
+
+def total_collection(data: Any) -> Any:
+    """Return a collection of Dask or xarray, in whose tasks no value ends xarray's decoding; others as they are."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        expression = _total_expression(data.expr)
+        return data if expression is data.expr else type(data)(expression)
+    lazy = isinstance(data, da.Array | xr.DataArray | xr.Dataset) and is_dask_collection(data)
+    if not lazy:
+        return data
+    graph = data.__dask_graph__()
     layers = {name: _total_layer(layer) for name, layer in graph.layers.items()}
-    changed = HighLevelGraph(layers, graph.dependencies)
-    return da.Array(changed, variable.data.name, variable.chunks, meta=variable.data._meta)  # noqa: SLF001
+    if all(layers[name] is layer for name, layer in graph.layers.items()):
+        return data
+    rebuild, options = data.__dask_postpersist__()
+    return rebuild(HighLevelGraph(layers, graph.dependencies), *options)
 
 
 def _total_layer(layer: Any) -> Any:
-    # arrays that xarray opens are in no layer of blockwise tasks
     if isinstance(layer, Blockwise):
+        return _total_blockwise(layer)
+    if not isinstance(layer, MaterializedLayer):
+        return layer  # what Dask makes of other arrays, such as their parts
+    nodes = _total_nodes(layer.mapping)
+    return (
+        layer if nodes is layer.mapping else MaterializedLayer(nodes, annotations=layer.annotations)
+    )
+
+
+def _total_nodes(nodes: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    if all(total_part(part) is part for part in parts_in(nodes.values())):
+        return nodes
+    return {key: rewritten(node, total_part) for key, node in nodes.items()}
+
+
+def _total_blockwise(layer: Blockwise) -> Blockwise:
+    """Return a layer that makes its tasks of one; its arguments without an index are values."""
+    nodes = _total_nodes({None: layer.task})
+    indices = tuple(
+        (given if index is not None else total_part(given), index) for given, index in layer.indices
+    )
+    if nodes[None] is layer.task and all(
+        new is old for (new, _), (old, _) in zip(indices, layer.indices, strict=True)
+    ):
         return layer
-    return {key: total_part(part) for key, part in layer.items()}
+    return Blockwise(
+        layer.output,
+        layer.output_indices,
+        nodes[None],
+        indices,
+        layer.numblocks,
+        concatenate=layer.concatenate,
+        new_axes=layer.new_axes,
+        output_blocks=layer.output_blocks,
+        annotations=layer.annotations,
+        io_deps=layer.io_deps,
+    )
+
+
+def _total_expression(node: Any) -> Any:
+    """Return an expression of Dask's DataFrames; those made of arrays hold the tasks of these."""
+    if type(node).__name__ == "FromGraph":
+        nodes = _total_nodes(node.layer)
+        return node if nodes is node.layer else node.substitute_parameters({"layer": nodes})
+    operands = [_total_expression(op) if isinstance(op, Expr) else op for op in node.operands]
+    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
+    return node if same else type(node)(*operands)

@@ -1,12 +1,16 @@
 """Zarr arrays as Dask Arrays that detect damage: Zarr itself reads a shard of zero bytes as zeros.
 
 For arrays that this library writes, the size and a digest of each object are recorded, and checked when it is read. In
-other arrays, an empty object is refused, and values that stand for others are decoded (`cf_decoding`).
+other arrays, an empty object is refused, and a folder in the place of one; values that stand for others are decoded
+(`cf_decoding`).
 """
 
 import hashlib
+import os
+import stat
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -16,7 +20,7 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import MemoryStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from dpgb_dask.cf_decoding import coordinates_among, decoding_of, whole_numbers_of
 from dpgb_dask.errors import ChunkError, StructureError, in_our_words
@@ -139,10 +143,18 @@ class Shards:
 
 
 @dataclass(frozen=True, eq=False)
-class _NotEmpty:
-    """An array written by other software: an object of zero bytes is refused before it is read."""
+class _Whole:
+    """An array written by other software: what is no object, or one of zero bytes, is refused before it is read.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    grid : tuple of int
+        What one object holds along each axis: a shard, or a chunk.
+    """
 
     array: Any
+    grid: tuple[int, ...]
 
     def __repr__(self) -> str:
         return "<array>"
@@ -153,19 +165,48 @@ class _NotEmpty:
         raise AttributeError(name)
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        """Return a part of the array; a shard that does not exist holds the fill value, as Zarr defines."""
-        axes = zip(self.array.shape, index, self.array.shards, strict=True)
+        """Return a part of the array; an object that does not exist holds the fill value, as Zarr defines."""
+        axes = zip(self.array.shape, index, self.grid, strict=True)
         corners = [np.unique(np.arange(n)[part] // size) for n, part, size in axes]
         for place in np.ndindex(*map(len, corners)):
-            shard = tuple(int(c[k]) for c, k in zip(corners, place, strict=True))
-            stored = self.array.store_path / self.array.metadata.encode_chunk_key(shard)
-            try:
-                size = sync(stored.store.getsize(stored.path))
-            except FileNotFoundError:
-                continue
-            if not size:
+            corner = tuple(int(c[k]) for c, k in zip(corners, place, strict=True))
+            if _size_of(self.array.store_path / self.array.metadata.encode_chunk_key(corner)) == 0:
                 raise damaged()
         return np.asarray(self.array[index])
+
+
+def _size_of(stored: StorePath) -> int | None:
+    """Return the bytes of an object, None if there is none; Zarr takes a folder, or a link to nothing, for none too.
+
+    Raises
+    ------
+    ChunkError
+        If such lies in its place, or a file in that of a folder around it.
+    """
+    path = _on_disk(stored)
+    try:
+        if path is None:
+            return int(sync(stored.store.getsize(stored.path)))
+        found = path.stat()
+    except FileNotFoundError:
+        if path is None or not os.path.lexists(path):
+            return None
+        raise damaged() from None
+    except NotADirectoryError:
+        raise damaged() from None
+    if stat.S_ISDIR(found.st_mode):
+        raise damaged()
+    return found.st_size
+
+
+def _on_disk(stored: StorePath) -> Path | None:
+    """Return the path of a place in a folder of this machine; None in any other store."""
+    store = stored.store
+    if isinstance(store, LocalStore):
+        return store.root / stored.path
+    if isinstance(store, FsspecStore) and "file" in np.atleast_1d(store.fs.protocol):
+        return Path(store.path) / stored.path
+    return None
 
 
 class Arrays(NamedTuple):
@@ -220,7 +261,8 @@ def from_zarr(array: Any) -> da.Array:
     StructureError
         If attributes say that its values stand for others, which cannot be decoded.
     ChunkError
-        When a chunk is computed, if an object of a sharded array has no bytes; Zarr would read the fill value.
+        When a chunk is computed, if an object of a sharded array has no bytes, or of an array on a disk is a folder;
+        Zarr would read the fill value.
     """
     decoding, stored = decoding_of(array), _as_stored(array)
     if decoding is None:
@@ -271,7 +313,10 @@ def whole_from_zarr(array: Any) -> Whole | None:
 
 
 def _as_stored(array: Any) -> da.Array:
-    if getattr(array, "shards", None) is None:  # Zarr itself raises on an empty chunk
+    shards = getattr(array, "shards", None)
+    if shards is None and _on_disk(array.store_path) is None:
+        # of a chunk without bytes Zarr itself raises, and other stores have no folders
         return da.from_zarr(array, chunks=array.chunks)
-    name = f"from-zarr-{tokenize(array, array.shards)}"
-    return da.from_array(_NotEmpty(array), chunks=array.shards, name=name)
+    grid = tuple(shards or array.chunks)
+    name = f"from-zarr-{tokenize(array, grid)}"
+    return da.from_array(_Whole(array, grid), chunks=grid, name=name)

@@ -25,7 +25,9 @@ LOW = {
     "whole_files",
     "contracts",
 }
-READING = {"clients", "cf_decoding", "encoding", "lazy_decoding", "remote", "zarr_arrays"}
+READING = {
+    "clients", "cf_decoding", "encoding", "graph_parts", "lazy_decoding", "remote", "zarr_arrays",
+}  # fmt: skip
 SIDES = LOW | READING | {"private", "controller", "released", "components"}
 TOP = {
     "datasets",
@@ -70,8 +72,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "remote": ({"errors", "whole_files"}, {"fsspec"}),
     "warning_filters": ({"errors"}, set()),
     "cf_decoding": ({"errors", "warning_filters"}, {"numpy", "xarray"}),
+    "graph_parts": (set(), {"dask"}),
     "lazy_decoding": (
-        {"cf_decoding", "errors", "warning_filters"},
+        {"cf_decoding", "errors", "graph_parts", "warning_filters"},
         {"numpy", "dask", "xarray"},
     ),
     "zarr_arrays": ({"cf_decoding", "errors"}, {"numpy", "dask", "zarr"}),

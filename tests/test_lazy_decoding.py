@@ -4,6 +4,8 @@ import pickle
 from functools import partial
 
 import dask
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,7 @@ from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.errors import StructureError
-from dpgb_dask.lazy_decoding import total_array, total_decoder
+from dpgb_dask.lazy_decoding import total_array, total_collection, total_decoder, total_values
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.warning_filters import SILENCE
 
@@ -130,3 +132,103 @@ def test_other_functions_and_arrays_are_left_alone(tmp_path):
     data.to_netcdf(tmp_path / "a.nc", engine="scipy")
     values = xr.open_dataset(tmp_path / "a.nc", engine="scipy")["array"].variable._data
     assert total_array(values) is values
+
+
+@pytest.mark.parametrize("note", ["encoding", "attrs"])
+@pytest.mark.parametrize("form", ["dataset", "matrix"])
+def test_dates_in_memory_that_are_said_to_be_of_another_calendar_are_refused(note, form):
+    """As they are before they are loaded; by the note alone, and only of columns that are read."""
+    days = np.full((N, 1), None)  # no value is looked at
+
+    def noted(calendar):
+        dates = (
+            xr.DataArray(days, dims=("row", "col"))
+            if form == "matrix"
+            else xr.DataArray(days[:, 0], dims="row")
+        )
+        getattr(dates, note).update(units=UNITS, calendar=calendar)
+        return dates if form == "matrix" else xr.Dataset({"job": ("row", JOBS), "when": dates})
+
+    schema = Schema({"when": SCHEMA.features["when"]}, classes=[0, 1], ignore=["job"])
+    told = {"epsilon": 4.0, "recipe": "fdp-tr-newton", "n_estimators": 2, "noise": SeededNoise(0)}
+    clf = DPGBClassifier(schema=schema, columns="position", **told)
+    with pytest.raises(StructureError, match=r"calendar 'noleap'.*convert_calendar"):
+        clf.fit(noted("noleap"), Y)
+    clf.fit(noted("standard"), Y)
+    with pytest.raises(StructureError, match=r"calendar 'noleap'.*convert_calendar"):
+        clf.predict(noted("noleap"))
+    if form == "dataset":
+        schema = Schema({"job": SCHEMA.features["job"]}, classes=[0, 1], ignore=["when"])
+        DPGBClassifier(schema=schema, **told).fit(noted("noleap"), Y)
+
+
+MATRIX = Schema(
+    {name: Datetime("2020-01-01", "2021-12-31", ("days",)) for name in ("first", "last")},
+    classes=["cook", "jugé"],
+)
+
+
+def matrix_of(path, kind, days):
+    """A matrix of dates, read from a file or decoded in chunks, as `kind` says."""
+    told = {"units": UNITS, "calendar": "standard"}
+    data = xr.Dataset({"X": (("row", "col"), days, told)})
+    if kind == "decode_cf":
+        return xr.decode_cf(data.chunk(row=110))["X"]
+    data.to_netcdf(path, engine="scipy")
+    chunks = None if kind == "lazy" else {"row": 110}
+    X = xr.open_dataset(path, engine="scipy", chunks=chunks, inline_array=kind == "inline")["X"]
+    if kind == "array":
+        return X.data
+    if kind == "fused":
+        return dask.optimize(X.data + np.timedelta64(0, "D"))[0]
+    if kind == "frame":
+        return dd.from_dask_array(X.data, columns=["first", "last"])
+    return X
+
+
+@pytest.mark.parametrize(
+    "kind", ["lazy", "in chunks", "inline", "decode_cf", "array", "fused", "frame"]
+)
+def test_an_odd_date_of_a_matrix_ends_neither_a_fit_nor_what_is_asked_of_a_model(kind, tmp_path):
+    days = np.stack([DAYS, DAYS[::-1]], axis=1).astype(np.int32)
+    plain = np.datetime64("2020-01-01", "s") + days.astype("m8[D]")
+    plain[N // 2, 1] = "NaT"
+    days[N // 2, 1] = FAR
+    X = matrix_of(tmp_path / "data.nc", kind, days)
+    jobs = xr.Dataset({"y": ("row", JOBS.copy(), {"_Encoding": "utf-8"})})
+    jobs["y"][N // 3] = ODD
+    y = xr.decode_cf(jobs.chunk(row=110))["y"]
+    y = dd.from_dask_array(y.data) if kind == "frame" else y
+    known = np.array([job.decode() for job in JOBS], object)
+    known[N // 3] = ODD
+    options = {"columns": "position", "recipe": "fdp-tr-newton", "n_estimators": 2}
+    with dask.config.set(scheduler="sync"):
+        clf = DPGBClassifier(schema=MATRIX, epsilon=4.0, noise=SeededNoise(0), **options)
+        got = clf.fit(X, y).predict_proba(X)
+        want = clf.predict_proba(plain)
+        np.testing.assert_array_equal(np.asarray(got), want)
+        assert clf.score(X, y) == clf.score(plain, known)
+        told, alike = (clf.explain_local(rows).compute() for rows in (X, plain))
+        np.testing.assert_array_equal(told.scores, alike.scores)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["lazy", "in chunks", "decode_cf"])
+def test_numpy_does_not_warn_of_a_number_that_a_scale_makes_infinite(kind, tmp_path):
+    told = {"scale_factor": 1e300, "add_offset": 2.0, "_FillValue": 3.0}
+    data = xr.Dataset({"X": (("row", "col"), np.array([[0.0], [1e300], [3.0], [1.0]]), told)})
+    data.to_netcdf(tmp_path / "x.nc", engine="scipy")
+    chunks = {"row": 2} if kind == "in chunks" else None
+    X = xr.open_dataset(tmp_path / "x.nc", engine="scipy", chunks=chunks)["X"]
+    X = xr.decode_cf(data.chunk(row=2))["X"] if kind == "decode_cf" else X
+    with dask.config.set(scheduler="sync"):
+        read = np.asarray(total_values(X))
+    np.testing.assert_array_equal(read, [[2.0], [np.inf], [np.nan], [1e300]])
+
+
+def test_collections_without_decoding_are_left_alone():
+    array = da.from_array(np.arange(6.0), chunks=2) + 1
+    assert total_collection(array) is array
+    frame = dd.from_dask_array(array)
+    assert total_collection(frame) is frame
+    assert total_collection("other") == "other"

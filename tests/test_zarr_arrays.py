@@ -259,6 +259,47 @@ def test_an_empty_chunk_without_shards_raises(tmp_path):
         )
 
 
+def in_place(path, harm):
+    """Put what is no object in the place of one."""
+    path.unlink()
+    if harm == "folder":
+        path.mkdir()
+    elif harm == "link":
+        path.symlink_to(path.parent / "nowhere")
+    else:  # a file in the place of the folder around it
+        path.parent.rmdir()
+        path.parent.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("shards", [None, (128, 3)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("store", ["path", "file://"])
+@pytest.mark.parametrize("harm", ["folder", "link", "file above"])
+def test_what_is_no_object_is_refused_and_not_read_as_the_fill_value(tmp_path, shards, store, harm):
+    x, y = rows()
+    array = zarr.create_array(
+        tmp_path / "z.zarr", name="X", data=x, chunks=shards or (128, 3), shards=shards
+    )
+    if store == "file://":
+        array = zarr.open_array(f"file://{tmp_path}/z.zarr/X", mode="r")
+    np.testing.assert_array_equal(from_zarr(array).compute(), x)
+    clf = DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(array, y)
+    in_place(tmp_path / "z.zarr/X/c/1/0", harm)
+    with pytest.raises(ChunkError):
+        DPGBClassifier(schema=SCHEMA, columns="position", **SETTINGS).fit(array, y)
+    with pytest.raises(ChunkError, match="damaged or gone"):
+        clf.predict(array).compute()
+
+
+def test_chunks_that_are_not_there_hold_the_fill_value_and_other_axes_are_cut(tmp_path):
+    x, _ = rows()
+    array = zarr.create_array(tmp_path / "z.zarr", name="X", data=x, chunks=(128, 2))
+    (tmp_path / "z.zarr/X/c/1/0").unlink()
+    want = x.copy()
+    want[128:256, :2] = 0
+    np.testing.assert_array_equal(from_zarr(array).compute(), want)
+    np.testing.assert_array_equal(from_zarr(array)[100:300:7, 1].compute(), want[100:300:7, 1])
+
+
 # ---- the store of a fit's codes --------------------------------------------------------------------------------------
 
 

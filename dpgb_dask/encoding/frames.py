@@ -7,6 +7,7 @@ import datetime
 import decimal
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe._pyarrow import to_pyarrow_string
+from dask.dataframe.core import _concat as join_parts
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
 from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
+from dask.dataframe.dispatch import concat
 from dask.dataframe.utils import check_meta
 from dask.delayed import delayed
 from numpy.typing import NDArray
@@ -174,6 +177,60 @@ def is_check(function: Any) -> bool:
 def as_it_is(part: Any) -> Any:
     """Return a partition, in place of Dask's comparison."""
     return part
+
+
+@dataclass(frozen=True)
+class TotalJoin:
+    """A function of Dask that joins partitions, which it cannot do if values make columns of types that do not join.
+
+    Categories that are numbers in one partition and texts in another are such, and dates that are too far away for the
+    unit of others. Then the values of all columns but numbers are joined as they are.
+
+    Parameters
+    ----------
+    join : function of a list of frames, series or indexes
+        Dask's.
+    """
+
+    join: Callable[..., Any]
+
+    def __call__(self, parts: Any, *args: Any, **kwargs: Any) -> Any:
+        """Join partitions."""
+        try:
+            return self.join(parts, *args, **kwargs)
+        except Exception:  # it may quote a value
+            plain = [_plain(part) for part in parts]
+        return self.join(plain, *args, **kwargs)
+
+
+JOINS = {join: TotalJoin(join) for join in (join_parts, concat)}
+
+
+def joining(function: Any) -> TotalJoin | None:
+    """Return what takes the place of Dask's functions that join partitions; None for any other function."""
+    return JOINS.get(function) if isinstance(function, FunctionType) else None
+
+
+def _plain(part: Any) -> Any:
+    """Return a frame, series or index whose columns are numbers of NumPy's types, or objects."""
+    if isinstance(part, pd.MultiIndex):
+        return part.set_levels([_plain(level) for level in part.levels], verify_integrity=False)
+    if isinstance(part, pd.DataFrame):
+        columns = {k: _plain(part.iloc[:, k]) for k in range(part.shape[1])}
+        return pd.DataFrame(columns, index=_plain(part.index)).set_axis(part.columns, axis=1)
+    if not isinstance(part, pd.Series | pd.Index):
+        return part
+    held = isinstance(part.dtype, np.dtype) and part.dtype.kind in HELD
+    if isinstance(part, pd.Index):
+        return part if held else pd.Index(_as_objects(part), dtype=object, name=part.name)
+    values = part.to_numpy() if held else _as_objects(part)
+    return pd.Series(values, index=_plain(part.index), dtype=values.dtype, name=part.name)
+
+
+def _as_objects(column: Any) -> NDArray[np.object_]:
+    out = np.empty(len(column), object)
+    out[:] = objects(column)
+    return out
 
 
 class TotalConversion(ArrowStringConversion):

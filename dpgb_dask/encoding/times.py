@@ -23,8 +23,9 @@ NAT = np.iinfo(np.int64).min
 # a million years: farther points count as this one, which no declared day reaches
 FARTHEST = 1 << 45
 FARTHEST_YEARS = 1_000_000
-# of cftime; all but the first are Julian before a day of the year of the reform
-CALENDARS = ("proleptic_gregorian", "standard", "gregorian")
+# of cftime: Julian, or Julian before a day of the year of the reform
+JULIAN = "julian"
+REFORMED = ("standard", "gregorian")
 REFORM = 1582
 DIGITS = 6  # of the seconds of a zone that are read, as Python has them
 # seconds of a unit of NumPy's dates, or parts of a second
@@ -81,9 +82,9 @@ def seconds(column: Any) -> NDArray[np.float64]:
 
     Notes
     -----
-    Read are dates of Python, NumPy, pandas and Arrow, with and without times and zones; those of cftime, in the
-    calendar of all others; and text in ISO form, as
-    "2020-01-31", "2020-01-31 10:00", "2020-01-31T10:00:00.5+01:00". Anything else is missing, numbers too.
+    Read are dates of Python, NumPy, pandas and Arrow, with and without times and zones; those of cftime, of any
+    calendar (`_of_cftime`); and text in ISO form, as "2020-01-31", "2020-01-31 10:00", "2020-01-31T10:00:00.5+01:00".
+    Anything else is missing, numbers too.
     """
     dtype = column.dtype
     if isinstance(column, np.ma.MaskedArray):
@@ -170,11 +171,15 @@ def _of_object(value: Any) -> float:
 
 
 def _of_cftime(value: Any) -> float:
-    """Return a date that xarray makes where one of its array is too far away for NumPy; of other calendars, NaN."""
-    if value.calendar not in CALENDARS:
-        return np.nan
-    if value.calendar != CALENDARS[0] and value.year <= REFORM:
-        value = value.change_calendar(CALENDARS[0])
+    """Return a date of any calendar, as xarray makes them where NumPy has none.
+
+    The Julian calendar has the days of all others under other names: they are the same days here. Calendars of years of
+    other lengths, as climate models have, have days of their own: such a day is that with its year, month and day, as
+    for xarray's ``convert_calendar``, and missing if there is none.
+    """
+    old = value.calendar in REFORMED and value.year <= REFORM
+    if value.calendar == JULIAN or old:
+        value = value.change_calendar("proleptic_gregorian")
     return _of_text(value.isoformat())
 
 

@@ -25,7 +25,7 @@ from dpgb_dask.encoding.structure import (
     match_names,
 )
 from dpgb_dask.errors import StructureError, in_our_words
-from dpgb_dask.lazy_decoding import total_values
+from dpgb_dask.lazy_decoding import total_collection, total_values
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr
 
 COLUMNS = "class"  # the dimension of several outputs per row, in xarray
@@ -115,7 +115,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, xr.DataArray):
         return _on_dataarray(function, rows, dtype, columns)
     if isinstance(rows, dd.DataFrame):
-        rows = as_given(rows)
+        rows = total_collection(as_given(rows))
         meta = rows._meta  # noqa: SLF001 - dask has no public name for it
         check_columns(meta, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
@@ -129,6 +129,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, da.Array):
         _check_two_axes(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
+        rows = total_collection(rows)
         if rows.numblocks[1] > 1:
             rows = rows.rechunk({1: -1})
         same: dict[str, Any] = {"dtype": dtype, "token": function.task}
@@ -200,7 +201,7 @@ def _on_dataarray(
     if features in rows.coords and rows.coords[features].dtype.kind in "OUST":
         positions = match_names(rows.coords[features].to_index(), function.schema)
         rows = rows[:, list(positions)]
-    return _labelled(apply(function, rows.data, dtype, columns), rows, columns)
+    return _labelled(apply(function, total_values(rows), dtype, columns), rows, columns)
 
 
 def _on_dataset(

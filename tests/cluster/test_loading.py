@@ -153,6 +153,28 @@ def test_a_value_that_holds_others_again_and_again_takes_no_time():
     np.testing.assert_array_equal(scores(table), scores(want))
 
 
+NEIGHBOURS = {
+    "partitions": lambda table: table.repartition(npartitions=3),
+    "shuffle": lambda table: table.shuffle("k", npartitions=3),
+}
+
+
+@pytest.mark.parametrize("made", NEIGHBOURS)
+def test_such_a_value_in_what_several_chunks_need_takes_no_time(made):
+    table = PEOPLE[:20].copy()
+    table["c"] = pd.Series([nested(60), *table["c"][1:19], nested(60)], dtype=object)
+
+    def read(table):
+        with dask.config.set(
+            {"dataframe.shuffle.method": "tasks", "dataframe.convert-string": False}
+        ):
+            parts = dd.from_delayed([delayed(table[:10]), delayed(table[10:])], meta=table[:0])
+            return scores(NEIGHBOURS[made](parts))
+
+    want = read(table.assign(c=["other", *table["c"][1:19], "other"]))
+    np.testing.assert_array_equal(read(table), want)
+
+
 @pytest.mark.parametrize("form", ["frame", "array", "partitions"])
 def test_types_of_partitions_are_not_compared(form):
     """One value makes a column of a partition one of objects, which is not what `meta` says."""

@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe._pyarrow import to_pyarrow_string
+from dask.dataframe.dispatch import concat
 from thinned import one_of_each, thinned
 
-from dpgb_dask import Schema
-from dpgb_dask.encoding.codes import encode_target
+from dpgb_dask import Datetime, Schema
+from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.encoding.columns import category_cells, numbers
-from dpgb_dask.encoding.frames import as_given, in_partitions, to_text
+from dpgb_dask.encoding.frames import as_given, in_partitions, joining, to_text
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
@@ -293,3 +294,63 @@ def test_an_array_has_the_same_values_in_partitions(name, convert):
             for part in zip(*(encode_target(r.y, schema) for r in rows), strict=True)
         ]
         np.testing.assert_array_equal(got, encode_target(alone, schema))
+
+
+def of_categories(odd):
+    """Two partitions, of whose values Dask cannot join the types if there is an odd one."""
+    first = pd.DataFrame({"a": [1.0, 2.0, 3.0], "c": pd.Categorical([1, 2, 2]), "y": [0, 1, 0]})
+    last = first.assign(c=pd.Categorical(["x", "2", "1"] if odd == "text" else [5, 2, 1]))
+    first["d"], last["d"] = (pd.Series(["2020-01-01"] * 3, dtype=f"M8[{u}]") for u in ("ns", "s"))
+    if odd == "date":
+        last["d"] = last["d"].where(last.index > 0, np.datetime64("29999-01-01", "s"))
+    if odd == "order":
+        last["c"] = last["c"].cat.as_ordered()
+    if odd == "index":
+        first.index, last.index = pd.CategoricalIndex([1, 2, 3]), pd.CategoricalIndex(["x", 2, 3])
+    return first, last
+
+
+JOINED = {
+    "fewer": lambda table: table.repartition(npartitions=1),
+    "shuffle": lambda table: table.shuffle("y", npartitions=2),
+    "divisions": lambda table: (
+        table.clear_divisions()
+        .set_index("a", divisions=[1, 2, 3], drop=False)
+        .repartition(divisions=[1, 3])
+    ),
+    "interleaved": lambda table: dd.concat(
+        [
+            table.set_index("a", divisions=[1, 2, 3], drop=False).partitions[0:1],
+            table.set_index("a", divisions=[1, 2, 3], drop=False),
+        ],
+        interleave_partitions=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("odd", ["text", "date", "order", "index"])
+def test_partitions_whose_values_make_types_that_do_not_join_are_joined(joined, odd):
+    schema = Schema(
+        {"a": (0, 9), "c": ["1", "2", "x"], "d": Datetime("2020-01-01", "2020-12-31")},
+        classes=[0, 1],
+    )
+
+    def read(parts):
+        table = dd.from_map(parts.__getitem__, [0, 1], meta=parts[0][:0])
+        with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+            table = JOINED[joined](table)
+        chunks = read_source(table[["a", "c", "d"]], table["y"], None, schema).chunks
+        here = Pass(ChunkTasks(chunks))
+        values = [read_values(here.load(k).x, schema) for k in range(len(chunks))]
+        return [np.concatenate([part.column(j) for part in values]) for j in range(4)]
+
+    parts = of_categories(odd)
+    plain = tuple(part.astype({"c": object, "d": str}).reset_index(drop=True) for part in parts)
+    np.testing.assert_array_equal(read(parts), read(plain))
+
+
+def test_what_dask_cannot_join_at_all_ends_as_before():
+    assert joining(len) is None
+    with pytest.raises(TypeError):
+        joining(concat)([1, 2])

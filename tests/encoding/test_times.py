@@ -239,22 +239,42 @@ def cftime_date(year, month, day, calendar):
     """A date of cftime, or one that answers as it does where it is not installed."""
 
     def turned(self, name):
-        assert (self.year, name) == (1500, "proleptic_gregorian")
-        return cftime_date(1500, 1, 10, name)
+        other = {(1500, "standard"): (1500, 1, 10), (2020, "julian"): (2020, 2, 16)}
+        assert name == "proleptic_gregorian"
+        return cftime_date(*other[self.year, self.calendar], name)
 
     facts = {"year": year, "calendar": calendar, "change_calendar": turned}
     facts["isoformat"] = lambda _: f"{year:04d}-{month:02d}-{day:02d}T00:00:00"
     return type("datetime", (), facts | {"__module__": "cftime._cftime"})()
 
 
-def test_dates_of_cftime_are_read_in_the_calendar_of_all_others():
+CFTIME = [
+    ((2020, 2, 3), "standard", "2020-02-03"),
+    ((2567, 7, 31), "gregorian", "2567-07-31"),
+    ((1500, 1, 1), "standard", "1500-01-10"),
+    ((1500, 1, 1), "proleptic_gregorian", "1500-01-01"),
+    ((2020, 2, 3), "julian", "2020-02-16"),
+    ((2020, 2, 3), "noleap", "2020-02-03"),
+    ((1500, 1, 1), "noleap", "1500-01-01"),
+    ((2020, 2, 30), "360_day", None),
+    ((2020, 2, 28), "360_day", "2020-02-28"),
+    ((2019, 2, 29), "all_leap", None),
+    ((2020, 2, 29), "all_leap", "2020-02-29"),
+]
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["alike", "cftime"])
+@pytest.mark.parametrize("form", ["array", "series", "categories"])
+def test_dates_of_cftime_are_days_of_the_calendar_of_all_others(form, real):
     """One far date makes xarray give a whole array of them."""
-    given = [(2020, 2, 3), (2567, 7, 31), (1500, 1, 1)]
-    dates = [cftime_date(*ymd, calendar) for ymd in given for calendar in ("standard", "noleap")]
-    column = np.array([*dates, cftime_date(1500, 1, 1, "proleptic_gregorian"), None], object)
-    want = np.array(["2020-02-03", "2567-07-31", "1500-01-10", "1500-01-01"], "M8[s]").view(
-        np.int64
-    )
-    got = seconds(column)
-    assert got[[0, 2, 4, 6]].tolist() == want.tolist()
-    assert np.isnan(got[[1, 3, 5, 7]]).all()
+    make = cftime_date
+    if real:
+        cftime = pytest.importorskip("cftime")
+        make = lambda y, m, d, calendar: cftime.datetime(y, m, d, calendar=calendar)  # noqa: E731
+    values = column([*(make(*ymd, calendar) for ymd, calendar, _ in CFTIME), None])
+    want = np.array([*(day or "NaT" for *_, day in CFTIME), "NaT"], "M8[s]")
+    if form == "series":
+        values = pd.Series(values, dtype=object)
+    if form == "categories":
+        values = pd.Series(pd.Categorical.from_codes([*range(len(want) - 1), -1], values[:-1]))
+    np.testing.assert_array_equal(seconds(values), seconds(want))

@@ -1,15 +1,16 @@
 """Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dask._task_spec import Alias, DataNode, NestedContainer, Task, convert_legacy_graph
+from dask._task_spec import Alias, DataNode, NestedContainer, Task, TaskRef, convert_legacy_graph
 from dask.base import annotate
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
+from dask.sizeof import sizeof
 
-from dpgb_dask.private.reading.load_lock import in_turn
+from dpgb_dask.private.reading.load_lock import OBJECT_BYTES, bytes_of, in_turn
 
 Around = Callable[..., Any]
 
@@ -27,6 +28,58 @@ class _Held:
 
     def __repr__(self) -> str:
         return "<rows>"
+
+
+class Box:
+    """A value that several tasks need, as it is kept on a worker: Dask would add up the sizes of what values hold.
+
+    Of a tuple that holds another twice, which holds another twice, and so on, that would never end.
+
+    Parameters
+    ----------
+    value : any
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "<rows>"
+
+
+@sizeof.register(Box)  # type: ignore[untyped-decorator]
+def _size(box: Box) -> int:
+    """Return an estimate of the bytes of arrays, columns and frames, also in containers; no value is looked into."""
+    total, seen, ahead = 0, set(), [box.value]
+    while ahead:
+        part = ahead.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            ahead += part.values()
+        elif isinstance(part, list | tuple):
+            ahead += part
+        else:
+            try:
+                total += bytes_of(part)
+            except Exception:  # of no array
+                total += OBJECT_BYTES
+    return total
+
+
+def _boxed(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Box:
+    return Box(work(*args, **kwargs))
+
+
+def _opened(box: Box) -> Any:
+    return box.value
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class _Turns:
@@ -66,18 +119,30 @@ def fuse_calls(
     Returns
     -------
     list of Delayed
-        With the same keys, to be run in their order. Tasks that several calls need, and results that exist already,
-        stay tasks of their own.
+        With the same keys, to be run in their order. What several calls need stays a task of its own, which makes a
+        `Box`; results that exist already stay as they are.
     """
     graph = tasks_of(calls)
     needs = [_needs(graph, call.key) for call in calls]
     users = Counter(key for keys in needs for key in keys)
-    fused: dict[Any, Any] = {
-        key: _within(around, _as_task(graph[key])) for key, n in users.items() if n > 1
-    }
+    nodes = {key: _as_task(key, graph[key]) for key in users}
+    several = [key for key, n in users.items() if n > 1]
+    boxes = {key: _box_of(key) for key in several if _is_made(nodes[key], graph)}
+
+    def joined(keys: Iterable[Any], key: Any) -> Any:
+        """Return some tasks as one, which opens what it needs of others."""
+        own = {k: nodes[k] for k in keys}
+        needed = {k: None for node in own.values() for k in node.dependencies if k in boxes}
+        opened = [Task(k, _opened, TaskRef(boxes[k])) for k in needed if k not in own]
+        return Task.fuse(*opened, *own.values(), key=key)
+
+    fused: dict[Any, Any] = {key: nodes[key] for key in several if key not in boxes}
+    for key, box in boxes.items():
+        whole = joined([key], box)
+        made = Task(box, _boxed, whole.func, *whole.args, **whole.kwargs)
+        fused[box] = _within(around, made)
     for call, keys in zip(calls, needs, strict=True):
-        own = [_as_task(graph[k]) for k in keys if users[k] == 1]
-        whole = _within(around, Task.fuse(*own, key=call.key))
+        whole = _within(around, joined((k for k in keys if users[k] == 1), call.key))
         if room is not None:
             whole = Task(call.key, in_turn, room, whole.func, *whole.args, **whole.kwargs)
         fused[call.key] = whole
@@ -99,44 +164,27 @@ def tasks_of(parts: Sequence[Delayed]) -> dict[Any, Any]:
     return graph
 
 
-def parts_in(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield every node of a graph, also those that Dask has fused into others, and every argument of a task."""
-    ahead = list(nodes)
-    while ahead:
-        node = ahead.pop()
-        yield node
-        if isinstance(node, Task):
-            ahead += _fused_into(node).values()
-            ahead += node.args
-            ahead += node.kwargs.values()
+def _within(around: Around | None, task: Task) -> Task:
+    if around is None:
+        return task
+    return Task(task.key, around, task.func, *task.args, **task.kwargs)
 
 
-def rewritten(node: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a node of a graph, in which every node and argument is changed, also those that Dask has fused into it."""
-    if not isinstance(node, Task):
-        return change(node)
-    args = [rewritten(given, change) for given in node.args]
-    if isinstance(node, NestedContainer):
-        return type(node)(*args)
-    if inner := _fused_into(node):
-        args[0] = {key: rewritten(part, change) for key, part in inner.items()}
-    kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
-    return change(Task(node.key, node.func, *args, **kwargs))
+def _as_task(key: Any, node: Any) -> Any:
+    """Return a node of a graph as a task, or an alias."""
+    if isinstance(node, DataNode):
+        return Task(key, _Held(node.value))
+    return Task(key, _itself, node) if isinstance(node, NestedContainer) else node
 
 
-def _fused_into(task: Task) -> dict[Any, Any]:
-    """Return the graph that is a task's first argument; any other dict among its arguments is the caller's."""
-    return task.args[0] if task.has_subgraph() else {}
+def _is_made(node: Any, graph: dict[Any, Any]) -> bool:
+    """Return whether a task makes a value; what names a result that exists already does not."""
+    return not isinstance(node, Alias) or node.target in graph
 
 
-def _within(around: Around | None, node: Any) -> Any:
-    if around is None or not isinstance(node, Task) or isinstance(node, NestedContainer):
-        return node
-    return Task(node.key, around, node.func, *node.args, **node.kwargs)
-
-
-def _as_task(node: Any) -> Any:
-    return Task(node.key, _Held(node.value)) if isinstance(node, DataNode) else node
+def _box_of(key: Any) -> Any:
+    first, *rest = key if isinstance(key, tuple) else (key,)
+    return (f"boxed-{first}", *rest) if rest else f"boxed-{first}"
 
 
 def _needs(graph: dict[Any, Any], key: Any) -> list[Any]:

@@ -28,6 +28,7 @@ from dpgb_dask.encoding.frames import (
     in_partitions,
     is_check,
     is_conversion,
+    joining,
     to_text,
 )
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
@@ -46,8 +47,8 @@ from dpgb_dask.errors import (
     UnsupportedCollectionError,
     in_our_words,
 )
-from dpgb_dask.lazy_decoding import total_part
-from dpgb_dask.private.reading.graph_fusion import parts_in, rewritten
+from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.lazy_decoding import check_calendar, total_collection, total_part
 from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
@@ -207,7 +208,7 @@ def native_column(data: Any, name: str) -> Any:
     -------
     Private side, or the caller's own rows. Reads structure only.
     """
-    return _column(_native_kind(data, name), name)
+    return total_collection(_column(_native_kind(data, name), name))
 
 
 @in_our_words(not_readable)
@@ -307,7 +308,7 @@ class _Columns(dict[str, Any]):
     def of_dataset(cls, data: xr.Dataset) -> "_Columns":
         variables = {str(name): variable for name, variable in data.data_vars.items()}
         axes = {name: variable.dims for name, variable in variables.items()}
-        return cls({name: _values_of(v) for name, v in variables.items()}, axes, data.coords)
+        return cls(variables, axes, data.coords)
 
     @classmethod
     def of_group(cls, data: zarr.Group) -> "_Columns":
@@ -317,7 +318,8 @@ class _Columns(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         """Return a column; arrays that nobody asks for may have attributes that cannot be decoded."""
-        return lazily(super().__getitem__(name))
+        column = super().__getitem__(name)
+        return _values_of(column) if isinstance(column, xr.DataArray) else lazily(column)
 
     def check(self, names: Iterable[str], schema: Schema) -> None:
         """Refuse features that are coordinates, and columns with names that lie along no one axis."""
@@ -334,6 +336,7 @@ class _Named(NamedTuple):
 
 def _values_of(data: xr.DataArray) -> Any:
     """Return the values of an xarray variable: NumPy, Dask, or a series where they are of a type of pandas."""
+    check_calendar(data)
     variable = data.variable
     if pd.api.types.is_extension_array_dtype(variable.dtype):
         return pd.Series(variable.data)
@@ -635,12 +638,14 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
     """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
 
-    Dask's conversion to text, and its comparison of types, are in arrays and partitions that were made of a frame;
-    decoding by xarray is in arrays that it opened.
+    Dask's conversion to text, its comparison of types, and what joins partitions are in arrays and partitions that were
+    made of a frame; decoding by xarray is in arrays that it opened.
     """
     part = total_part(part)
     if not isinstance(part, Task):
-        return part
+        return joining(part) or part
+    if join := joining(part.func):
+        return Task(part.key, join, *part.args, **part.kwargs)
     if is_conversion(part.func):
         return Task(part.key, to_text, *part.args)
     if is_check(part.func):

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 from dask._task_spec import Task
+from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, first_few, in_our_words
@@ -25,17 +26,68 @@ SAME_VALUES = (
     frozenset({"string", "large_string", "string_view"}),
     frozenset({"binary", "large_binary", "binary_view"}),
 )
+UNITS = ("s", "ms", "us", "ns")  # of Arrow, each a thousandth of the one before
+DAY = 86_400
+FAR = 4_000_000  # days: a date beyond the calendar of Python
+MOST = 1 << 62
 Key: TypeAlias = tuple[str, int]  # a path, and the number of its file system
+
+
+class _Making(NamedTuple):
+    """How Dask makes columns of pandas of Arrow's.
+
+    Parameters
+    ----------
+    given : mapping or None
+        What the caller says to `pyarrow.Table.to_pandas`: ``arrow_to_pandas``.
+    backend : str or None
+        ``dtype_backend``.
+    strings : bool
+        Whether text stays Arrow's, and dates too.
+    """
+
+    given: Mapping[str, Any] | None
+    backend: str | None
+    strings: bool
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "_Making":
+        strings = told.get("convert_string") or told.get("pyarrow_strings_enabled")
+        return cls(told.get("arrow_to_pandas"), told.get("dtype_backend"), bool(strings))
+
+    def may_fail(self, kind: pa.DataType) -> bool:
+        """Return whether dates of a type become others, whose calendar ends before theirs: Arrow is asked.
+
+        Without options of the caller, dates with a time stay NumPy's.
+        """
+        dated = pa.types.is_date(kind) or (bool(self.given) and pa.types.is_timestamp(kind))
+        if not dated:
+            return False
+        day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
+        day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))
+        ticks = [min(FAR * day, MOST), -min(FAR * day, MOST), 0, None]
+        table = pa.table({"dates": pa.array(ticks, f"int{kind.bit_width}").cast(kind)})
+        try:
+            ArrowDatasetEngine._arrow_table_to_pandas(  # noqa: SLF001
+                table,
+                None,
+                dtype_backend=self.backend,
+                convert_string=self.strings,
+                arrow_to_pandas=dict(self.given or {}),
+            )
+        except Exception:  # of dates that are no row's
+            return True
+        return False
 
 
 @dataclass(eq=False)
 class _File:
-    """What tasks ask of a file: columns, those made Python objects, and the types of reading if not the file's own."""
+    """What tasks ask of a file: columns, how each is made, and the types of reading if not the file's own."""
 
     path: str
     filesystem: Any
     columns: set[str] = field(default_factory=set)
-    objects: set[str] = field(default_factory=set)
+    made: list[tuple[_Making, set[str]]] = field(default_factory=list)
     types: dict[str, pa.DataType] = field(default_factory=dict)
 
 
@@ -70,17 +122,21 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
             " index=False."
         )
-    dates = {
-        name
-        for file, own in each
-        for name in file.objects.intersection(own.names)
-        if pa.types.is_date(own.field(name).type)
-    }
+    kinds: dict[Any, bool] = {}  # whether a type may fail, as it is made
+    dates = set()
+    for file, own in each:
+        for making, columns in file.made:
+            for name in columns.intersection(own.names):
+                kind = own.field(name).type
+                key = id(making.given), making.backend, making.strings, kind
+                if key not in kinds:
+                    kinds[key] = making.may_fail(kind)
+                dates |= {name} if kinds[key] else set()
     if dates:
         raise StructureError(
-            "Parquet files hold dates that are read as Python's, whose calendar ends before theirs:"
-            f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), or"
-            " without dask.config dataframe.convert-string=False."
+            "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
+            f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without"
+            " arrow_to_pandas, or without dask.config dataframe.convert-string=False."
         )
     unlike = {
         name
@@ -121,9 +177,11 @@ class _Reads:
         for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
-            elif _name_of(task) == "_table_to_pandas" and _makes_objects(task.kwargs):
-                for key in self._by_arrow(task.args[0]):
-                    self.files[key].objects |= self.files[key].columns
+            elif _name_of(task) in ("_table_to_pandas", "_load_multiple_files"):
+                many = _name_of(task) == "_load_multiple_files"
+                making = _Making.of(task.kwargs)
+                for key in self._by_arrow(task if many else task.args[0]):
+                    self.files[key].made.append((making, self.files[key].columns))
             else:
                 self._by_arrow(task)
 
@@ -141,9 +199,9 @@ class _Reads:
         columns = {*reader.columns, *index}.intersection(told["schema"].names) - _folders(told)
         types = told["schema"] if told.get("filters") else None
         keys = [self._add(path, reader.fs, columns, types) for path, *_ in pieces]
-        if _makes_objects(told):
-            for key in keys:
-                self.files[key].objects |= columns
+        making = _Making.of(told)
+        for key in keys:
+            self.files[key].made.append((making, columns))
         if len({*keys}) > 1 and types is None:
             self.joined.append(keys)
         self.by_folder |= _by_folder(told, pieces)
@@ -180,12 +238,6 @@ def _is_reader(task: Task) -> bool:
 
 def _name_of(task: Any) -> str:
     return str(getattr(getattr(task, "func", None), "__name__", ""))
-
-
-def _makes_objects(told: Mapping[str, Any]) -> bool:
-    """Return whether Dask makes Python's dates of Arrow's, by what it is told; a caller's own way is theirs."""
-    strings = told.get("convert_string") or told.get("pyarrow_strings_enabled")
-    return not (strings or told.get("dtype_backend") == "pyarrow" or told.get("arrow_to_pandas"))
 
 
 def _pieces(task: Task) -> list[Any]:

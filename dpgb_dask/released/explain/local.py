@@ -14,6 +14,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import brief, html_table, one_line, value_of
 from dpgb_dask.errors import StructureError
+from dpgb_dask.lazy_decoding import total_collection
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
@@ -312,7 +313,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
-    rows = lazily(rows)
+    rows = total_collection(lazily(rows))
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from dask import delayed
 from dask._task_spec import Task, TaskRef
+from dask.sizeof import sizeof
 from distributed import Client, LocalCluster
 from waiting import LONGEST
 
-from dpgb_dask.private.reading.graph_fusion import fuse_calls, parts_in, rewritten
-from dpgb_dask.private.reading.load_lock import end_turn
+from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.private.reading.graph_fusion import Box, fuse_calls
+from dpgb_dask.private.reading.load_lock import OBJECT_BYTES, end_turn
 
 
 def use(number, x, y, shared):
@@ -205,3 +207,24 @@ def test_a_dict_of_the_caller_is_no_graph():
     assert rewritten(lone, change).args[0] is own
     rewritten(fused, change)
     assert seen == ["lone", "below", "above", "fused"]
+
+
+def test_what_calls_share_is_boxed_and_no_value_is_looked_into():
+    deep = ("x",)
+    for _ in range(60):
+        deep = (deep, deep)
+    column = np.empty(2, object)
+    column[:] = [deep, 1]
+    assert sizeof(Box({"a": [column, (column, np.zeros(4))], "b": 1})) < 1000
+    assert sizeof(Box(deep)) == OBJECT_BYTES
+    assert sizeof(Box(np.zeros(1000))) == 8000
+    assert repr(Box(column)) == "<rows>"
+    shared = delayed(lambda: column)()
+    below = delayed(len)(delayed(list)(shared))
+    calls = [
+        delayed(lambda a, b, c: (a[1], b, c[0][1]))(shared, below, [shared, k]) for k in range(3)
+    ]
+    fused = fuse_calls(calls, around=lambda work, *args, **told: work(*args, **told))
+    assert dask.compute(*fused, scheduler="sync") == ((1, 2, 1),) * 3
+    made = dask.get(dict(fused[0].__dask_graph__()), [f"boxed-{shared.key}"])
+    assert isinstance(made[0], Box)

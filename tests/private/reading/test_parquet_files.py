@@ -6,6 +6,7 @@ from itertools import product
 import dask
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
-from dpgb_dask import Datetime, Schema, StructureError
+from dpgb_dask import Datetime, DPGBClassifier, Ledger, Schema, StructureError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
@@ -120,6 +121,22 @@ def test_names_that_the_schema_does_not_declare_are_not_shown(tmp_path):
     assert "Jane" not in str(caught.value)
 
 
+def test_whole_numbers_beside_floats_are_read_file_by_file_or_refused_before_the_charge(
+    tmp_path,
+):
+    """Arrow's reader takes all files for whole numbers, as the first is; its cast to floats fails on large ones."""
+    (tmp_path / "people").mkdir()
+    folder = written(tmp_path / "people", COLUMNS["whole"], COLUMNS["float"])
+    assert len(loaded(source_of(folder))) == 2
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.open_account("people", epsilon=3, delta=1e-6)
+    table = dd.read_parquet(folder, filesystem="arrow")
+    clf = DPGBClassifier(schema=SCHEMA, epsilon=1, delta=1e-7, ledger=ledger, account="people")
+    with pytest.raises(StructureError, match=r"hold others.* 'age'.*filesystem='fsspec'"):
+        clf.fit(table[["x", "age"]], table["y"])
+    assert list(ledger.fits("people")) == []
+
+
 def test_files_that_are_damaged_are_refused_before_they_are_read(tmp_path):
     folder = written(tmp_path, COLUMNS["small"], COLUMNS["small"])
     (folder / "1.parquet").write_bytes(b"")
@@ -172,6 +189,40 @@ def test_dates_are_refused_where_they_would_be_read_as_pythons(tmp_path, reader)
             source_of(folder, schema, **READERS[reader])
         table = dd.read_parquet(folder, dtype_backend="pyarrow", **READERS[reader])
         loaded(read_source(table[["x", "age"]], table["y"], None, schema))
+
+
+OWN_WAYS = {
+    "none": (None, "date", True),
+    "Python's": ({"date_as_object": True}, "date", True),
+    "own types": ({"types_mapper": {pa.string(): pd.StringDtype("pyarrow")}.get}, "date", True),
+    "NumPy's": ({"date_as_object": False}, "date", False),
+    "Arrow's": ({"types_mapper": pd.ArrowDtype}, "date", False),
+    "nanoseconds": ({"coerce_temporal_nanoseconds": True}, "time", True),
+    "times as Python's": ({"timestamp_as_object": True}, "time", True),
+    "times": ({"split_blocks": True}, "time", False),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("way", OWN_WAYS)
+def test_dates_of_a_callers_own_way_are_refused_if_it_cannot_make_all(tmp_path, reader, way):
+    options, kind, refused = OWN_WAYS[way]
+    column = pa.array([40_000, 0, None], pa.date32())
+    column = column if kind == "date" else column.cast(pa.timestamp("ms"))
+    folder = written(tmp_path, column, column)
+    schema = Schema(
+        {"x": (0, 1), "age": Datetime("1970-01-01", "2000-01-01")}, classes=[0, 1], target="y"
+    )
+    with dask.config.set({"dataframe.convert-string": False}):
+        # Dask changes what it is given
+        table = dd.read_parquet(
+            folder, arrow_to_pandas=options and dict(options), **READERS[reader]
+        )
+        if refused:
+            with pytest.raises(StructureError, match=r"calendar ends.* 'age'.*arrow_to_pandas"):
+                read_source(table[["x", "age"]], table["y"], None, schema)
+        else:
+            loaded(read_source(table[["x", "age"]], table["y"], None, schema))
 
 
 LENGTHS = {
