@@ -38,6 +38,7 @@ from dpgb_dask.errors import (
     level_outside,
     short,
 )
+from dpgb_dask.lazy_decoding import total_collection
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
 from dpgb_dask.parameters import INFER, spoken
@@ -459,7 +460,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return np.asarray(y), np.asarray(predicted), weight
         weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
         predicted = native_column(self.predict(X), "X")
-        rows = line_up(*compute(*as_one_kind(predicted, native_column(y, "y"), weight)))
+        columns = as_one_kind(predicted, native_column(y, "y"), weight)
+        rows = line_up(*compute(*map(total_collection, columns)))
         target, known = read_target(rows.y, self.schema_)
         predicted, _ = read_target(rows.x, self.schema_)
         weight = None if rows.weight is None else self._weights_to_score(rows.weight)
