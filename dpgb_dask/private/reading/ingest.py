@@ -48,7 +48,7 @@ from dpgb_dask.errors import (
     in_our_words,
 )
 from dpgb_dask.graph_parts import parts_in, rewritten
-from dpgb_dask.lazy_decoding import check_calendar, total_collection, total_part
+from dpgb_dask.lazy_decoding import check_calendar, total_part
 from dpgb_dask.private.reading.parquet_files import reading_of
 from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
@@ -208,7 +208,7 @@ def native_column(data: Any, name: str) -> Any:
     -------
     Private side, or the caller's own rows. Reads structure only.
     """
-    return total_collection(_column(_native_kind(data, name), name))
+    return _column(_native_kind(data, name), name)
 
 
 @in_our_words(not_readable)
