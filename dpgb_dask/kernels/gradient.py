@@ -33,7 +33,7 @@ CLASS_BLOCK = 512  # rows per inner loop, of several scores: they stay in L1 or 
 
 
 @inner
-def _table_index(
+def table_index(
     score: NDArray[np.int32],  # IN (n,)
     label: NDArray[np.uint8],  # IN (n,)
     out: NDArray[np.uint16],  # OUT (n,), index into the flattened table
@@ -43,6 +43,13 @@ def _table_index(
         k = (score[i] >> TABLE_SHIFT) + TABLE_SIZE // 2
         k = min(max(k, 0), TABLE_SIZE - 1)
         out[i] = k + (TABLE_SIZE if label[i] != 0 else 0)
+
+
+@inner
+def look_up(index: NDArray[np.uint16], table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Write the table's entry of each index."""
+    for i in range(out.shape[0]):
+        out[i] = table[index[i]]
 
 
 @kernel
@@ -57,9 +64,8 @@ def _logistic(
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
         index, block = buffer[: hi - lo], out[lo:hi]
-        _table_index(score[lo:hi], label[lo:hi], index)
-        for i in range(block.shape[0]):
-            block[i] = table[index[i]]
+        table_index(score[lo:hi], label[lo:hi], index)
+        look_up(index, table, block)
 
 
 @kernel
@@ -621,6 +627,15 @@ def clipped_softmax(
     if weight is not None:
         for row in out:
             weigh(weight, row)
+
+
+def score_table(gradient: Gradient) -> NDArray[np.int64] | None:
+    """Return the table that `logistic` reads by label and score; None if the gradient is found in another way."""
+    if isinstance(gradient, LogisticGradient) or (
+        isinstance(gradient, TableGradient) and gradient.kind != "numeric"
+    ):
+        return gradient.table
+    return None
 
 
 def write(
