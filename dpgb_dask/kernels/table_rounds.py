@@ -32,9 +32,9 @@ def _table_round(
     score: NDArray[np.int32],  # OUT (n_rows,), added to
     out: NDArray[np.int64],  # OUT (n_trees, leaves, 2), added to
 ) -> bool:
-    """Return whether the trees are of one feature; if not, nothing is done."""
+    """Return whether the trees are of one feature that exists; if not, nothing is done."""
     only = one_feature_of(feature, threshold, mask_of)
-    if only < 0:
+    if only < 0 or feature.max() >= n_bins.shape[0]:
         return False
     added = np.empty(MAX_CELLS, np.int32)
     for c in range(MAX_CELLS):
@@ -83,7 +83,7 @@ def table_round(
         As for `gradient.logistic`; no |g| or h is above 2¹⁵.
     n_bins : (n_features,) int64
     splits : arrays of `contracts.model.Splits`
-        Trees that are known to be whole, and to name features that exist.
+        Trees that are known to be whole.
     score : (n_rows,) int32, score steps
         Added to in place, modulo 2³².
     out : (n_trees, leaves, 2) int64
@@ -92,7 +92,8 @@ def table_round(
     Returns
     -------
     bool
-        False if the trees are not all of one feature, or have no splits: then nothing is done.
+        False if the trees are not all of one feature, have no splits, or name a feature that rows do not have: then
+        nothing is done.
 
     Raises
     ------

@@ -47,10 +47,11 @@ def test_rows_of_the_largest_gradient_do_not_overflow():
     assert sums.sum(1).tolist() == [[-n << 15, n << 15]] * 2
 
 
-def test_trees_of_several_features_are_left_alone():
+@pytest.mark.parametrize(("feature", "threshold"), [(2, 1), (3, 255)])
+def test_trees_of_several_features_or_of_one_that_is_not_there_are_left_alone(feature, threshold):
     codes, label, change, lookup, splits, score = rounds(9, 0)
     before, sums = score.copy(), np.zeros((2, 8, 2), np.int64)
-    splits[0][1, 3], splits[1][1, 3] = 2, 1
+    splits[0][1, 3], splits[1][1, 3], splits[2][1, 3] = feature, threshold, -1
     assert not table_round(codes, label, 0, change, lookup, N_BINS, splits, score, sums)
     assert not sums.any()
     np.testing.assert_array_equal(score, before)

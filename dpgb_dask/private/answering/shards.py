@@ -28,6 +28,7 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.scores import added_by
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import frozen
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
@@ -115,7 +116,7 @@ class Shard:
         self._leaves: Leaves | None = None  # in the trees of the last query
         self._cells: LevelCells | None = None  # of the last choices
         self._lock = threading.Lock()
-        self._n_bins = np.array([own.n_bins for own in self.bins], np.int64)
+        self._n_bins = frozen(np.array([own.n_bins for own in self.bins], np.int64))
         self._inline = sum(len(p) * p.n_features for p in self.pieces) < INLINE_VALUES
 
     @property
@@ -247,7 +248,6 @@ class Shard:
             return None
         check_query(query)
         _checked_bound(query, self.shape)
-        _check_walk(query.splits, self.bins)
         change = model.tables[changed] - applied.tables[changed]
         out = np.zeros((query.splits.n_trees, query.splits.n_leaves, 2), np.int64)
         self._applied = None  # as in `_catch_up`
