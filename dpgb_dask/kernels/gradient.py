@@ -45,13 +45,6 @@ def table_index(
         out[i] = k + (TABLE_SIZE if label[i] != 0 else 0)
 
 
-@inner
-def look_up(index: NDArray[np.uint16], table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Write the table's entry of each index."""
-    for i in range(out.shape[0]):
-        out[i] = table[index[i]]
-
-
 @kernel
 def _logistic(
     score: NDArray[np.int32],  # IN (n,)
@@ -65,7 +58,8 @@ def _logistic(
         hi = min(n, lo + BLOCK)
         index, block = buffer[: hi - lo], out[lo:hi]
         table_index(score[lo:hi], label[lo:hi], index)
-        look_up(index, table, block)
+        for i in range(block.shape[0]):
+            block[i] = table[index[i]]
 
 
 @kernel

@@ -171,7 +171,7 @@ def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int6
 
 
 @inner
-def scatter_small(
+def _scatter_small(
     key: NDArray[Any],
     packed: NDArray[np.int64],
     a: NDArray[np.int64],
@@ -258,7 +258,7 @@ def scatter_joint(
         if cells[g] > SMALL_CELLS:
             scatter_one(key_a, packed, sums[g])
         else:
-            scatter_small(key_a, packed, sums[g, : cells[g]])
+            _scatter_small(key_a, packed, sums[g, : cells[g]])
 
 
 @inner
@@ -281,7 +281,7 @@ def _scatter_single(
         a, b, c, d = sums[f], sums[f + 1], sums[f + 2], sums[f + 3]
         _scatter_four(code_a, code_b, code_c, code_d, packed, a, b, c, d)
     for f in range(four, n_single):
-        scatter_small(codes[order[f], lo:hi], packed, sums[f, :MAX_CELLS])
+        _scatter_small(codes[order[f], lo:hi], packed, sums[f, :MAX_CELLS])
 
 
 @inner
