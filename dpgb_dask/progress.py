@@ -70,11 +70,11 @@ class Bar:
         self._first: tuple[int, float] | None = None  # the first round, and when it was done
         self._done = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Progress | None:
         if self._display is not None:
             self._display.begin(FIRST)
             LISTENERS.append(self._display.say)
-        return self.show
+        return self.show if self._display is not None or self._callbacks else None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._display is not None:

@@ -28,7 +28,7 @@ def test_a_replaced_record_is_that_of_dataclasses():
 def test_a_replaced_record_is_checked_as_any_other():
     with pytest.raises(ValueError, match="low > high"):
         replaced(Record(low=1), low=4)
-    with pytest.raises(TypeError, match="width"):
+    with pytest.raises(AttributeError, match="width"):
         replaced(Record(low=1), width=4)
 
 

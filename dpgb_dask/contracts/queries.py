@@ -179,10 +179,12 @@ def _plain(value: Any) -> bytes:
 def _canonical(value: Any, told: list[Any]) -> None:
     """Append one field as bytes, with its type and shape, so that different queries never give the same bytes."""
     kind: Any = type(value)
-    if kind in GRADIENTS:
-        told.append(_of_gradient(value))
+    if kind in _PLAIN:
+        told.append(_plain(value))
     elif isinstance(value, np.ndarray):
         told += _header(value.dtype.str, value.shape), np.ascontiguousarray(value)
+    elif kind in GRADIENTS:
+        told.append(_of_gradient(value))
     elif isinstance(value, tuple):
         told.append(b"(%d" % len(value))
         for item in value:
@@ -198,11 +200,7 @@ def _canonical_fields(record: Any, told: list[Any]) -> None:
     told.append(kind.__name__.encode())
     for name, shown in _names(kind):
         told.append(shown)
-        value = getattr(record, name)
-        if type(value) in _PLAIN:  # most fields; told here, as every round hashes a query
-            told.append(_plain(value))
-        else:
-            _canonical(value, told)
+        _canonical(getattr(record, name), told)
 
 
 def _digest(*parts: Any) -> bytes:

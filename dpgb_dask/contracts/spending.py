@@ -104,6 +104,8 @@ class Spending:
     @property
     def spent(self) -> int:
         """Return what the queries so far cost a row in the worst case."""
+        if not self.groups:  # of most fits; read in every round
+            return self.on_all
         return self.on_all + sum(map(self._cost, self.groups.values()))
 
     def of_group(self, group: int) -> int:

@@ -33,7 +33,7 @@ CLASS_BLOCK = 512  # rows per inner loop, of several scores: they stay in L1 or 
 
 
 @inner
-def _table_index(
+def table_index(
     score: NDArray[np.int32],  # IN (n,)
     label: NDArray[np.uint8],  # IN (n,)
     out: NDArray[np.uint16],  # OUT (n,), index into the flattened table
@@ -57,7 +57,7 @@ def _logistic(
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
         index, block = buffer[: hi - lo], out[lo:hi]
-        _table_index(score[lo:hi], label[lo:hi], index)
+        table_index(score[lo:hi], label[lo:hi], index)
         for i in range(block.shape[0]):
             block[i] = table[index[i]]
 
@@ -621,6 +621,15 @@ def clipped_softmax(
     if weight is not None:
         for row in out:
             weigh(weight, row)
+
+
+def score_table(gradient: Gradient) -> NDArray[np.int64] | None:
+    """Return the table that `logistic` reads by label and score; None if the gradient is found in another way."""
+    if isinstance(gradient, LogisticGradient) or (
+        isinstance(gradient, TableGradient) and gradient.kind != "numeric"
+    ):
+        return gradient.table
+    return None
 
 
 def write(

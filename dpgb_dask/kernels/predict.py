@@ -141,7 +141,8 @@ def _by_scores(joint: NDArray[np.int32]) -> tuple[Joint, ...]:
 
 
 @inner
-def _gather_one(key: NDArray[Any], table: NDArray[np.int32], score: NDArray[np.int32]) -> None:
+def gather_one(key: NDArray[Any], table: NDArray[np.int32], score: NDArray[np.int32]) -> None:
+    """Add a table's entries to rows."""
     for i in range(score.shape[0]):
         score[i] += table[key[i]]
 
@@ -197,7 +198,7 @@ def _gather_joint(
     if n_joint % 2:
         s, t = start[n_joint - 1], start[n_joint]
         make_key(codes, first, order[s:t], size[s:t], key_a)
-        _gather_one(key_a, table[n_joint - 1], score)
+        gather_one(key_a, table[n_joint - 1], score)
 
 
 @inner
@@ -269,7 +270,7 @@ def _add_tables(
             a, b, c, d = table[g], table[g + 1], table[g + 2], table[g + 3]
             _gather_four(code_a, code_b, code_c, code_d, a, b, c, d, block)
         for f in range(four, single.shape[0]):
-            _gather_one(codes[single[f], lo:hi], table[n_joint + f], block)
+            gather_one(codes[single[f], lo:hi], table[n_joint + f], block)
 
 
 @kernel
@@ -536,7 +537,7 @@ def _add_trees(
                 find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
             make_key(part_read, np.int64(0), order[: last - first], size, key)
             for k in range(n_scores):
-                _gather_one(key, table[k], score[k, lo:hi])
+                gather_one(key, table[k], score[k, lo:hi])
 
 
 @kernel
@@ -560,7 +561,7 @@ def _add_deep_trees(
         for t in range(n_trees):
             find_deep_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
             for k in range(n_scores):
-                _gather_one(leaf, value[k, t], score[k, lo:hi])
+                gather_one(leaf, value[k, t], score[k, lo:hi])
 
 
 def add_trees(

@@ -427,11 +427,12 @@ def find_nodes(
 
 
 @kernel
-def _only_feature(
+def one_feature_of(
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
 ) -> int:
+    """Return the feature that every split is by; -1 if there are several, or none."""
     only = -1
     for t in range(feature.shape[0]):
         for k in range(feature.shape[1]):
@@ -446,7 +447,7 @@ def only_feature(
     feature: NDArray[np.uint16], threshold: NDArray[np.uint8], mask_of: NDArray[np.int32]
 ) -> int | None:
     """Return the feature that every split of some trees is by; None if there are several features, or no splits."""
-    only = _only_feature(
+    only = one_feature_of(
         readable("feature", feature, np.uint16, 2),
         readable("threshold", threshold, np.uint8, 2),
         readable("mask_of", mask_of, np.int32, 2),
@@ -455,7 +456,7 @@ def only_feature(
 
 
 @inner
-def _leaf_of_code(
+def leaf_of_code(
     code: int,
     threshold: NDArray[np.uint8],  # IN (nodes,), heap order
     mask_of: NDArray[np.int32],  # IN (nodes,)
@@ -479,7 +480,7 @@ def _leaves_of_codes(
 ) -> None:
     for t in range(out.shape[0]):
         for c in range(out.shape[1]):
-            out[t, c] = _leaf_of_code(c, threshold[t], mask_of[t], masks)
+            out[t, c] = leaf_of_code(c, threshold[t], mask_of[t], masks)
 
 
 def leaves_of_codes(
@@ -516,7 +517,7 @@ def _sums_of_leaves(
 ) -> None:
     for t in range(out.shape[0]):
         for c in range(sums.shape[0]):
-            leaf = _leaf_of_code(c, threshold[t], mask_of[t], masks)
+            leaf = leaf_of_code(c, threshold[t], mask_of[t], masks)
             for k in range(sums.shape[1]):
                 out[t, leaf, k, 0] += sums[c, k, 0]
                 out[t, leaf, k, 1] += sums[c, k, 1]

@@ -145,23 +145,28 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     released: list[str] = [
         name for name in ("schema", "model", "shares", "bands", "report") if name in data
     ]
-    out: dict[str, str] = {name: _digest(data[name]) for name in released}
-    out["receipts"] = _digest(data["report"]["receipts"])
-    out["parameters"] = _digest([data["estimator"], data["parameters"], data.get("edits", [])])
-    report = {name: value for name, value in data["report"].items() if name != "build"}
-    parts = {name: out[name] for name in released} | {"report": _digest(report)}
-    parts |= {name: _digest(data[name]) for name in ("estimator", "parameters")}
-    out["fit"] = _digest(parts)
+    receipts = _text(data["report"]["receipts"])  # thousands; written once for three digests
+    report = {name: _text(value) for name, value in data["report"].items() if name != "receipts"}
+    report["receipts"] = receipts
+    texts = {name: _text(data[name]) for name in released if name != "report"}
+    texts["report"] = _object(report)
+    out: dict[str, str] = {name: _hash(texts[name]) for name in released}
+    out["receipts"] = _hash(receipts)
+    out["parameters"] = _hash(_text([data["estimator"], data["parameters"], data.get("edits", [])]))
+    report.pop("build", None)
+    parts = {name: out[name] for name in released} | {"report": _hash(_object(report))}
+    parts |= {name: _hash(_text(data[name])) for name in ("estimator", "parameters")}
+    out["fit"] = _hash(_text(parts))
     return out
 
 
-def _digest(part: Any) -> str:
-    """Return the SHA-256 of the canonical JSON text of a part: sorted keys, no spaces, UTF-8.
+def _text(part: Any) -> str:
+    """Return the canonical JSON text of a part: sorted keys, no spaces.
 
     A float is written with the fewest digits that read back as the same float, so that reading and writing again
     changes nothing.
     """
-    text = json.dumps(
+    return json.dumps(
         part,
         sort_keys=True,
         separators=(",", ":"),
@@ -169,6 +174,15 @@ def _digest(part: Any) -> str:
         allow_nan=False,
         default=_plain,
     )
+
+
+def _object(texts: dict[str, str]) -> str:
+    """Return the canonical JSON text of an object whose values are written already."""
+    return "{" + ",".join(f"{_text(name)}:{texts[name]}" for name in sorted(texts)) + "}"
+
+
+def _hash(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         histogram._joint_sums,
         route._tree_leaves,
         route._find_nodes,
-        route._only_feature,
+        route.one_feature_of,
         route._leaves_of_codes,
         route._sums_of_leaves,
         nodes._add_rows,

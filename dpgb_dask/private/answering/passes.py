@@ -233,6 +233,15 @@ def _table_deltas(old: Model | None, new: Model) -> list[NDArray[np.int32] | Non
     ]
 
 
+def only_change(old: Model, new: Model) -> int | None:
+    """Return the feature of the only table in which two models differ; None if they differ otherwise."""
+    if not (new.trees is old.trees and new.pairs is old.pairs and new.intercept is old.intercept):
+        return None
+    both = enumerate(zip(new.tables, old.tables, strict=True))
+    changed = [j for j, (table, before) in both if table is not before]
+    return changed[0] if len(changed) == 1 else None
+
+
 def _pair_deltas(old: tuple[PairTable, ...], new: tuple[PairTable, ...]) -> list[PairTable]:
     """Return the pair tables to add; pairs match by features and maps, and a pair only in ``old`` is subtracted."""
     sums: dict[tuple[Any, ...], PairTable] = {}

@@ -853,6 +853,49 @@ def test_a_failed_answer_leaves_nothing_behind(place, name, monkeypatch):
         np.testing.assert_array_equal(shard.answer(model, queries[name]), expected)
 
 
+def other_tables(model, features, seed):
+    """The model with another table of a feature, or of several."""
+    rng = np.random.default_rng(seed)
+    tables = list(model.tables)
+    for k in np.atleast_1d(features):
+        tables[k] = rng.integers(-60000, 60000, tables[k].shape, dtype=np.int32)
+    return replace(model, tables=tuple(tables))
+
+
+@pytest.mark.parametrize("cuts", [1, 7])
+def test_rounds_of_one_table_give_what_a_new_shard_gives(cuts, monkeypatch):
+    """Between them come rounds that take another path; each leaves the scores as the others expect them."""
+    looped, real = [], shards.table_round
+
+    def watched(*given):
+        looped.append(real(*given))
+        return looped[-1]
+
+    monkeypatch.setattr(shards, "table_round", watched)
+    weighted = shard_of("binary", weighted=False, block_rows=256, cuts=cuts).pieces
+    pieces = [replace(piece, weight=None) for piece in weighted]
+    shape, queries = shape_of("binary"), queries_of("binary")
+    shard, model = Shard(pieces, shape, BINS, ROWS_KEY), model_of("binary")
+    rounds = [
+        ("one feature", 0),  # the first is no update
+        ("one feature", 1),
+        ("root", 2),
+        ("one feature", 2),
+        ("trees", 1),
+        ("one feature", [0, 2]),
+        ("main", 0),
+        ("one feature", 0),
+        ("part", 1),
+        ("one feature", 1),
+    ]
+    for seed, (name, changed) in enumerate(rounds):
+        model = other_tables(model, changed, seed)
+        got = shard.answer(model, queries[name])
+        fresh = Shard(pieces, shape, BINS, ROWS_KEY)
+        np.testing.assert_array_equal(got, fresh.answer(model, queries[name]))
+    assert sorted(looped) == [False] + [True] * 4 * len(pieces)  # not "trees"
+
+
 def fail(*_args, **_options):
     raise RuntimeError
 
