@@ -24,6 +24,7 @@ from dpgb_dask.kernels import (
     route,
     shrink,
     splits,
+    table_rounds,
 )
 from dpgb_dask.losses import NORM_SIZE, poisson_gradient
 
@@ -195,6 +196,18 @@ def _trees(depth: int = 3) -> None:
     predict.add_tables(codes[:3], list(value[0, :, :1, None]), score)
 
 
+def _table_rounds() -> None:
+    codes, label, change = (
+        np.zeros((1, ROWS), np.uint8),
+        np.zeros(ROWS, np.uint8),
+        np.zeros((1, 1), np.int32),
+    )
+    score, out = np.zeros(ROWS, np.int32), np.zeros((3, 8, 2), np.int64)
+    table_rounds.table_round(
+        codes, label, 0, change, np.stack((STEPS, STEPS)), np.ones(1, np.int64), _splits(3), score, out
+    )  # fmt: skip
+
+
 def _deep_trees() -> None:
     _trees(route.BYTE_DEPTH + 1)
 
@@ -271,7 +284,9 @@ GROUPS: dict[str, Callable[[], None]] = {
     "deep trees": _deep_trees,
     "levels": _levels,
     "draws": _draws,
-    # of the process that decides, at its first round
+    # of rows in the process that decides: no query names it
+    "table rounds": _table_rounds,
+    # of that process, at its first round
     "best splits": _best_splits,
     "posterior": _posterior,
 }
