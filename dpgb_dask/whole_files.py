@@ -186,7 +186,7 @@ def _is_settled(part: Path) -> bool:
     """Remove a part if its writer has ended; return whether nothing is left to say of it."""
     lock = None
     try:
-        lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+        lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe has no end
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(part)
     except (BlockingIOError, FileNotFoundError):  # it is being written, or gone
@@ -210,8 +210,8 @@ def warn_of_left(place: str, parts: list[str]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder if it exists."""
-    if path.is_dir():
+    """Remove a file or a folder if it exists; of a link, not what it names."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -167,12 +167,18 @@ class _Whole:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         """Return a part of the array; an object that does not exist holds the fill value, as Zarr defines."""
         axes = zip(self.array.shape, index, self.grid, strict=True)
-        corners = [np.unique(np.arange(n)[part] // size) for n, part, size in axes]
+        corners = [_objects_along(*axis) for axis in axes]
         for place in np.ndindex(*map(len, corners)):
             corner = tuple(int(c[k]) for c, k in zip(corners, place, strict=True))
             if _size_of(self.array.store_path / self.array.metadata.encode_chunk_key(corner)) == 0:
                 raise damaged()
         return np.asarray(self.array[index])
+
+
+def _objects_along(length: int, part: Any, size: int) -> NDArray[np.int64]:
+    """Return which objects hold a part of an axis; what is as long as the axis may not fit into memory."""
+    chosen = range(length)[part] if isinstance(part, slice) else part
+    return np.unique(np.asarray(chosen, np.int64) // size)
 
 
 def _size_of(stored: StorePath) -> int | None:

@@ -212,6 +212,21 @@ def test_an_odd_date_of_a_matrix_ends_neither_a_fit_nor_what_is_asked_of_a_model
         np.testing.assert_array_equal(told.scores, alike.scores)
 
 
+def test_a_text_that_is_no_utf_8_ends_no_explanation_of_a_frame():
+    rows = pd.DataFrame({"when": np.datetime64("2020-01-01", "s") + DAYS.astype("m8[D]")})
+    rows["job"] = pd.Series([ODD, *JOBS[1:]], dtype=object)
+    with dask.config.set(scheduler="sync"):
+        clf = DPGBClassifier(
+            schema=SCHEMA, epsilon=4.0, noise=SeededNoise(0), recipe="fdp-tr-newton", n_estimators=2
+        )
+        clf.fit(rows, Y)
+        arrays = {name: da.from_array(rows[name].to_numpy(), chunks=110) for name in rows}
+        frame = xr.Dataset({name: ("row", a) for name, a in arrays.items()}).to_dask_dataframe()
+        told = clf.explain_local(frame[["when", "job"]]).compute()
+    np.testing.assert_array_equal(told.scores, clf.explain_local(rows).scores)
+    assert told.rows["job"].iloc[0] == ODD
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["lazy", "in chunks", "decode_cf"])
 def test_numpy_does_not_warn_of_a_number_that_a_scale_makes_infinite(kind, tmp_path):

@@ -13,7 +13,7 @@ from cli_parts import run
 from private.cases import BINS
 
 import dpgb_dask
-from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask import DPGBClassifier, Schema, zarr_arrays
 from dpgb_dask.errors import ChunkError, DPGBError, LostCodesError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.opening import is_dataset
@@ -298,6 +298,14 @@ def test_chunks_that_are_not_there_hold_the_fill_value_and_other_axes_are_cut(tm
     want[128:256, :2] = 0
     np.testing.assert_array_equal(from_zarr(array).compute(), want)
     np.testing.assert_array_equal(from_zarr(array)[100:300:7, 1].compute(), want[100:300:7, 1])
+
+
+def test_reading_a_chunk_takes_no_memory_for_the_rest_of_its_axis(tmp_path):
+    """The places of all rows of this axis would fill 800 GB."""
+    shape, chunks = (10**11,), (10**9,)
+    array = zarr.create_array(tmp_path / "z.zarr", shape=shape, chunks=chunks, dtype="i1")
+    whole = zarr_arrays._Whole(array, chunks)
+    assert whole[slice(10**10, 10**10 + 3),].tolist() == [0, 0, 0]
 
 
 # ---- the store of a fit's codes --------------------------------------------------------------------------------------

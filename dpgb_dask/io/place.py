@@ -288,11 +288,16 @@ class Place:
         warn_of_left(self.path, left)
 
     def parts(self) -> list["Place"]:
-        """Return where killed writers may have left a data set for this place, which is removed after a write."""
+        """Return where killed writers may have left a data set for this place, which is removed after a write.
+
+        What is closed to this process is another user's, and stays.
+        """
         if self.folder is None:
             return []
         return [
-            Place(str(part / self.folder.name), self._options) for part in parts_beside(self.folder)
+            Place(str(part / self.folder.name), self._options)
+            for part in parts_beside(self.folder)
+            if os.access(part, os.R_OK | os.X_OK)
         ]
 
     def close(self) -> None:

@@ -373,6 +373,38 @@ def test_what_a_living_process_is_writing_stays(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_others_put_beside_a_place_ends_no_write_and_what_a_link_names_stays(tmp_path):
+    path, other = tmp_path / "d.zarr", tmp_path / "other"
+    write_dataset(path, *some_rows(), schema=SCHEMA)
+    other.mkdir()
+    os.mkfifo(tmp_path / PART)
+    (tmp_path / PART.replace("00", "ff")).symlink_to(other)
+    (tmp_path / ".dpgb-old-d.zarr").symlink_to(other)
+    (other / "file").touch()
+    with pytest.warns(UserWarning, match=r"dpgb-part-ff112233aabbccdd-d.zarr\. It may hold rows"):
+        write_dataset(path, *some_rows(), schema=SCHEMA, overwrite=True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        ".dpgb-part-ff112233aabbccdd-d.zarr",
+        "d.zarr",
+        "other",
+    ]
+    assert (other / "file").exists()
+
+
+def test_what_another_user_left_is_named_and_not_looked_into(tmp_path, monkeypatch):
+    """It is closed to this process, for which a test that root runs answers instead of the system."""
+    (tmp_path / PART).mkdir()
+    real, looked = place.Place.open, []
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != PART)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=PermissionError(13, "not yours")))
+    monkeypatch.setattr(
+        place.Place, "open", lambda self, mode: looked.append(self.path) or real(self, mode)
+    )
+    with pytest.warns(UserWarning, match=f"{PART}. It may hold rows. Remove it"):
+        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    assert not any(PART in path for path in looked)
+
+
 def test_where_locks_do_not_work_what_was_left_is_named(tmp_path, monkeypatch):
     path = tmp_path / "d.zarr"
     (tmp_path / PART).mkdir()

@@ -179,7 +179,11 @@ def _as_task(key: Any, node: Any) -> Any:
 
 def _is_made(node: Any, graph: dict[Any, Any]) -> bool:
     """Return whether a task makes a value; what names a result that exists already does not."""
-    return not isinstance(node, Alias) or node.target in graph
+    while isinstance(node, Alias):
+        if node.target not in graph:
+            return False
+        node = graph[node.target]
+    return True
 
 
 def _box_of(key: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from dask.base import is_dask_collection
@@ -13,6 +14,7 @@ from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import brief, html_table, one_line, value_of
+from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import total_collection
 from dpgb_dask.losses import LINKS
@@ -313,7 +315,8 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
-    rows = total_collection(lazily(rows))
+    rows = lazily(rows)
+    rows = total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dask import delayed
 from dask._task_spec import Task, TaskRef
+from dask.delayed import Delayed
 from dask.sizeof import sizeof
 from distributed import Client, LocalCluster
 from waiting import LONGEST
@@ -168,6 +169,11 @@ def test_no_more_chunks_than_threads_are_there_at_once_and_results_may_be_future
         held = client.submit(np.arange, 5)
         calls = [delayed(use)(k, held, held, 7, dask_key_name=f"held-{k}") for k in range(3)]
         assert client.gather(client.compute(fuse_calls(calls))) == [27, 28, 29]
+        blocks = client.persist(da.ones(6, chunks=3)).blocks[:].blocks[:]
+        graph = dict(blocks.__dask_graph__())  # names of names of results
+        first = Delayed((blocks.name, 0), graph)
+        calls = [delayed(use)(k, first, first, 7, dask_key_name=f"name-{k}") for k in range(3)]
+        assert client.gather(client.compute(fuse_calls(calls))) == [13, 14, 15]
 
 
 def named(x, **told):
