@@ -131,7 +131,8 @@ class ParserWarning(DPGBWarning):
 def level_outside() -> int:
     """Return the ``stacklevel`` of the caller's own code, for a warning that should point there."""
     frame, level = sys._getframe(1), 1  # noqa: SLF001 - what warnings itself does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpgb_dask."):
+    ours = "dpgb_dask.", "contextlib"  # by which our context managers are left
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         frame, level = frame.f_back, level + 1
     return level
 

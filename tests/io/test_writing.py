@@ -409,8 +409,9 @@ def test_where_locks_do_not_work_what_was_left_is_named(tmp_path, monkeypatch):
     path = tmp_path / "d.zarr"
     (tmp_path / PART).mkdir()
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(37, "no locks available")))
-    with pytest.warns(UserWarning, match=f"{PART}. It may hold rows. Remove it"):
+    with pytest.warns(UserWarning, match=f"{PART}. It may hold rows. Remove it") as told:
         write_dataset(path, *some_rows(), schema=SCHEMA)
+    assert {warning.filename for warning in told} == {__file__}
     assert (tmp_path / PART).is_dir()
 
 
