@@ -19,14 +19,19 @@ def fit_people(place):
     return ("fit", place / "people.parquet", "--schema", place / "schema.json", "--delta", 1e-6)
 
 
+def interrupt_rounds(patch):
+    """Interrupt fits after their first round."""
+    stop = Mock(side_effect=KeyboardInterrupt)
+    patch.setattr("dpgb_dask.progress.Bar.__enter__", lambda _bar: stop)
+
+
 def break_off(place, monkeypatch):
     """Interrupt a fit of a new account after its first round; return the ledger's URL."""
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
-    stop = Mock(side_effect=KeyboardInterrupt)
     options = ("--quiet", "--ledger", url, "--account", "people", "--epsilon", 0.5)
     with monkeypatch.context() as patched:
-        patched.setattr("dpgb_dask.progress.Bar.show", stop)
+        interrupt_rounds(patched)
         assert run(*fit_people(place), "--out", place / "broken.json", *options) == 130
     return url
 

@@ -6,7 +6,7 @@ import re
 import socket
 
 import pytest
-from cli_parts import BUDGET, break_off, fit_people, run
+from cli_parts import BUDGET, break_off, fit_people, interrupt_rounds, run
 
 from dpgb_dask import DPGBClassifier, Ledger, cli
 
@@ -101,11 +101,7 @@ def test_ledger_accounts_have_an_analysis(place, capsys):
 def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
-
-    def stop(*_event):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
+    interrupt_rounds(monkeypatch)
     fit = (
         "fit",
         place / "people.parquet",
@@ -140,17 +136,20 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
     def killed(*_told, **_facts):
         raise KeyboardInterrupt
 
-    def break_off_at(name):
+    def break_off_at(name=None):
         with monkeypatch.context() as patch:
-            patch.setattr(name, killed)
+            if name is None:
+                interrupt_rounds(patch)
+            else:
+                patch.setattr(f"dpgb_dask.{name}", killed)
             assert run(*charged) == 130
 
     assert run(*fit) == 1
     assert "--ledger" in capsys.readouterr().err
-    break_off_at("dpgb_dask.controller.ledger_book.Book.reserve")
+    break_off_at("controller.ledger_book.Book.reserve")
     assert not Ledger(url).fits("people")
-    for moment in ("progress.Bar.show", "estimators.DPGBClassifier.save"):
-        break_off_at(f"dpgb_dask.{moment}")
+    for moment in (None, "estimators.DPGBClassifier.save"):
+        break_off_at(moment)
         assert not out.exists()
     capsys.readouterr()
     assert run(*charged) == 0
@@ -165,11 +164,7 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
 def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
-
-    def stop(*_event):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpgb_dask.progress.Bar.show", stop)
+    interrupt_rounds(monkeypatch)
     fit = (
         "fit",
         place / "people.parquet",
