@@ -404,7 +404,7 @@ def test_output_that_nobody_reads_ends_in_silence(place, classifier, words, unbu
     assert ended.returncode == (0 if unbuffered and "--help" in words else 141)
 
 
-@pytest.mark.parametrize("words", thinned(["report m.json", "--help", "ledger list"], every=3))
+@pytest.mark.parametrize("words", thinned(["--help", "report m.json", "ledger list"], every=3))
 def test_a_closed_output_is_no_error(place, classifier, words):
     """As a daemon's: Python has no standard output then."""
     classifier.save(place / "m.json")
@@ -421,8 +421,9 @@ def test_a_closed_output_is_no_error(place, classifier, words):
     assert ended.returncode == (2 if words == "ledger list" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("broken", "error"), thinned([(True, "ValueError(1)"), (False, "BrokenPipeError(32)")], every=2)
+    ("broken", "error"), [(True, "ValueError(1)"), (False, "BrokenPipeError(32)")]
 )
 def test_an_error_is_said_though_nobody_reads_the_output(place, classifier, broken, error):
     """A failed command keeps its code; so does one whose other pipe, as to a database, is broken."""

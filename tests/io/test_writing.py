@@ -501,7 +501,7 @@ def n_requests(store):
     return counted.n
 
 
-@pytest.mark.parametrize("end", [Broken, KeyboardInterrupt])
+@pytest.mark.parametrize("end", thinned([Broken, KeyboardInterrupt], every=2))
 def test_at_a_url_a_whole_data_set_is_left_wherever_a_write_breaks_off(end, store):
     """And what is raised, or what is at the place, names it."""
     seen = set()
