@@ -131,9 +131,10 @@ class Shards:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         """Return rows, from the shards that hold them."""
         first, *rest = index if isinstance(index, tuple) else (index,)
-        wanted = np.arange(self.shape[0])[first]
+        n = self.shape[0]  # what is as long may not fit into memory
+        wanted = np.arange(*first.indices(n)) if isinstance(first, slice) else np.arange(n)[first]
         if not np.size(wanted):
-            return np.empty(self.shape, self.dtype)[(slice(0, 0), *rest)]
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
         low, high = int(np.min(wanted)) // self._grid[0], int(np.max(wanted)) // self._grid[0]
         parts = [self.read(k)[0] for k in range(low, high + 1)]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)

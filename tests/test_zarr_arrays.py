@@ -306,6 +306,11 @@ def test_reading_a_chunk_takes_no_memory_for_the_rest_of_its_axis(tmp_path):
     array = zarr.create_array(tmp_path / "z.zarr", shape=shape, chunks=chunks, dtype="i1")
     whole = zarr_arrays._Whole(array, chunks)
     assert whole[slice(10**10, 10**10 + 3),].tolist() == [0, 0, 0]
+    ours = zarr.create_array(tmp_path / "ours.zarr", shape=shape, chunks=(1000,), dtype="i1")
+    ours[10**10 : 10**10 + 1000] = 7
+    shards = zarr_arrays.Shards(ours)
+    assert shards[slice(10**10, 10**10 + 3),].tolist() == [7, 7, 7]
+    assert shards[slice(0, 0),].shape == (0,)
 
 
 # ---- the store of a fit's codes --------------------------------------------------------------------------------------
