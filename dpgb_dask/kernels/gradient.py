@@ -639,7 +639,7 @@ def write(
     weight: NDArray[np.int32] | None,
     out: NDArray[np.int64],
 ) -> None:
-    """Write what each row adds under any gradient; the only place that tells the classes of gradients apart.
+    """Write what each row adds under any gradient; it and `score_table` alone tell the classes of gradients apart.
 
     Parameters
     ----------
@@ -669,12 +669,12 @@ def write(
             f"score and out need one row per score column of {type(gradient).__name__}."
         )
     match gradient:
-        case LogisticGradient():
-            logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
-        case TableGradient(kind="numeric"):
-            residuals(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
-        case TableGradient():
-            logistic(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
+        case LogisticGradient() | TableGradient():
+            by_score = score_table(gradient)
+            if by_score is None:
+                residuals(score[0], label, weight, gradient.table, out[0])  # type: ignore[arg-type]
+            else:
+                logistic(score[0], label, weight, by_score, out[0])  # type: ignore[arg-type]
         case SquaredGradient() | FreeSquaredGradient():
             squared(
                 score[0],

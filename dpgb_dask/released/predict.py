@@ -81,6 +81,11 @@ def _slice(block: Any, part: slice) -> Any:
     return block.iloc[part] if isinstance(block, pd.DataFrame) else block[part]
 
 
+def as_read(rows: Any) -> Any:
+    """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read."""
+    return total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
+
+
 def apply(  # noqa: PLR0911 - one per kind of collection
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
@@ -115,7 +120,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, xr.DataArray):
         return _on_dataarray(function, rows, dtype, columns)
     if isinstance(rows, dd.DataFrame):
-        rows = total_collection(as_given(rows))
+        rows = as_read(rows)
         meta = rows._meta  # noqa: SLF001 - dask has no public name for it
         check_columns(meta, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
@@ -129,7 +134,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, da.Array):
         _check_two_axes(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
-        rows = total_collection(rows)
+        rows = as_read(rows)
         if rows.numblocks[1] > 1:
             rows = rows.rechunk({1: -1})
         same: dict[str, Any] = {"dtype": dtype, "token": function.task}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from dask.base import is_dask_collection
@@ -14,15 +13,13 @@ from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import brief, html_table, one_line, value_of
-from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
-from dpgb_dask.lazy_decoding import total_collection
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
-from dpgb_dask.released.predict import Codes, RowFunction, apply
+from dpgb_dask.released.predict import Codes, RowFunction, apply, as_read
 from dpgb_dask.zarr_arrays import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
@@ -315,8 +312,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
-    rows = lazily(rows)
-    rows = total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
+    rows = as_read(lazily(rows))
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)
