@@ -1,8 +1,9 @@
-"""The nodes of a Dask graph, and what they hold: also those that Dask has fused into others."""
+"""The nodes of a Dask graph, and what they hold, also those that Dask has fused into others; and its expressions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from dask._expr import Expr
 from dask._task_spec import NestedContainer, Task
 
 
@@ -29,6 +30,13 @@ def rewritten(node: Any, change: Callable[[Any], Any]) -> Any:
         args[0] = {key: rewritten(part, change) for key, part in inner.items()}
     kwargs = {name: rewritten(given, change) for name, given in node.kwargs.items()}
     return change(Task(node.key, node.func, *args, **kwargs))
+
+
+def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an expression in which every one that it is made of is changed; the same one if none is."""
+    operands = [change(op) if isinstance(op, Expr) else op for op in node.operands]
+    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
+    return node if same else type(node)(*operands)
 
 
 def _fused_into(task: Task) -> dict[Any, Any]:

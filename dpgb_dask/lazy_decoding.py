@@ -15,7 +15,6 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import xarray as xr
-from dask._expr import Expr
 from dask._task_spec import DataNode, Task
 from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import FARTHEST, span_of
 from dpgb_dask.errors import StructureError
-from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.graph_parts import parts_in, rebuilt, rewritten
 from dpgb_dask.warning_filters import SILENCE
 
 TEXT = "decode_bytes_array"
@@ -43,13 +42,27 @@ class Total(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class TotalTimes:
-    """Dates or durations: xarray's own function decodes those that are near, as it decodes them without the others.
+class _Decoding:
+    """What takes the place of a decoding function in a task.
 
     Parameters
     ----------
     decode : function of an array
-        xarray's, with the options that its caller chose.
+        xarray's, with the options that the file names, or its caller chose.
+    """
+
+    decode: Callable[[NDArray[Any]], NDArray[Any]]
+
+    def __repr__(self) -> str:
+        return "<decoding>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TotalTimes(_Decoding):
+    """Dates or durations: xarray's own function decodes those that are near, as it decodes them without the others.
+
+    Parameters
+    ----------
     span : (float, float)
         The seconds from 1970 that the number 0 stands for, and the seconds of the number 1.
     dtype : dtype
@@ -61,12 +74,8 @@ class TotalTimes:
     1970 is missing, as one of Zarr is (`cf_decoding`); one of a coarser unit is what its number says.
     """
 
-    decode: Callable[[NDArray[Any]], NDArray[Any]]
     span: tuple[float, float]
     dtype: np.dtype[Any]
-
-    def __repr__(self) -> str:
-        return "<decoding>"
 
     @SILENCE
     @np.errstate(all="ignore")
@@ -87,20 +96,9 @@ class TotalTimes:
         return out
 
 
-@dataclass(frozen=True, eq=False)
-class TotalText:
-    """Bytes as text of an encoding; those that it does not have stay bytes.
-
-    Parameters
-    ----------
-    decode : function of an array
-        xarray's, with the encoding that the file names.
-    """
-
-    decode: Callable[[NDArray[Any]], NDArray[Any]]
-
-    def __repr__(self) -> str:
-        return "<decoding>"
+@dataclass(frozen=True, eq=False, repr=False)
+class TotalText(_Decoding):
+    """Bytes as text of an encoding; those that it does not have stay bytes."""
 
     def __call__(self, stored: NDArray[Any]) -> NDArray[Any]:
         """Decode a block of any shape."""
@@ -120,20 +118,9 @@ class TotalText:
             return value[0]
 
 
-@dataclass(frozen=True, eq=False)
-class SilentNumbers:
-    """Marks of missing values, or scales: xarray reads each value by itself, and of an infinite one NumPy warns.
-
-    Parameters
-    ----------
-    decode : function of an array
-        xarray's, with the options that the file names.
-    """
-
-    decode: Callable[[NDArray[Any]], NDArray[Any]]
-
-    def __repr__(self) -> str:
-        return "<decoding>"
+@dataclass(frozen=True, eq=False, repr=False)
+class SilentNumbers(_Decoding):
+    """Marks of missing values, or scales: xarray reads each value by itself, and of an infinite one NumPy warns."""
 
     @np.errstate(all="ignore")
     def __call__(self, stored: NDArray[Any]) -> NDArray[Any]:
@@ -241,7 +228,7 @@ def total_values(data: xr.DataArray) -> Any:
 def total_collection(data: Any) -> Any:
     """Return a collection of Dask or xarray, in whose tasks no value ends xarray's decoding; others as they are."""
     if isinstance(data, dd.DataFrame | dd.Series):
-        expression = _total_expression(data.expr)
+        expression = _total_expression(data.expr, {})
         return data if expression is data.expr else type(data)(expression)
     lazy = isinstance(data, da.Array | xr.DataArray | xr.Dataset) and is_dask_collection(data)
     if not lazy:
@@ -295,11 +282,16 @@ def _total_blockwise(layer: Blockwise) -> Blockwise:
     )
 
 
-def _total_expression(node: Any) -> Any:
-    """Return an expression of Dask's DataFrames; those made of arrays hold the tasks of these."""
-    if type(node).__name__ == "FromGraph":
-        nodes = _total_nodes(node.layer)
-        return node if nodes is node.layer else node.substitute_parameters({"layer": nodes})
-    operands = [_total_expression(op) if isinstance(op, Expr) else op for op in node.operands]
-    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
-    return node if same else type(node)(*operands)
+def _total_expression(node: Any, total: dict[str, Any]) -> Any:
+    """Return an expression of Dask's DataFrames; those made of arrays hold the tasks of these.
+
+    The dict holds what became of each expression, by its name: many may be made of the same ones.
+    """
+    if node._name not in total:  # noqa: SLF001 - dask has no public name for it
+        if type(node).__name__ == "FromGraph":
+            nodes = _total_nodes(node.layer)
+            new = node if nodes is node.layer else node.substitute_parameters({"layer": nodes})
+        else:
+            new = rebuilt(node, lambda below: _total_expression(below, total))
+        total[node._name] = new  # noqa: SLF001
+    return total[node._name]  # noqa: SLF001

@@ -78,7 +78,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "dask", "xarray"},
     ),
     "zarr_arrays": ({"cf_decoding", "errors"}, {"numpy", "dask", "zarr"}),
-    "encoding": (LOW, {"numpy", "pandas", "dask"}),
+    "encoding": (LOW | {"graph_parts"}, {"numpy", "pandas", "dask"}),
     "private": (
         LOW | READING | {"warning_filters"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:

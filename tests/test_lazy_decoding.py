@@ -247,3 +247,11 @@ def test_collections_without_decoding_are_left_alone():
     frame = dd.from_dask_array(array)
     assert total_collection(frame) is frame
     assert total_collection("other") == "other"
+
+
+def test_what_is_made_of_the_same_again_and_again_is_looked_at_once():
+    """Each series is made of the one before twice: 2**40 ways lead to the first."""
+    series = dd.from_dask_array(da.from_array(np.arange(6.0), chunks=2))
+    for _ in range(40):
+        series = series + series
+    assert total_collection(series) is series

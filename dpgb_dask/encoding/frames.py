@@ -16,7 +16,6 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from dask._expr import Expr
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.core import _concat as join_parts
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
@@ -27,6 +26,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import objects
+from dpgb_dask.graph_parts import rebuilt
 from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, parts_of_text
 
 # operations that do not change values
@@ -113,7 +113,7 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
         elif name.startswith("FromPandas"):
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
         elif name in THROUGH:
-            new = _rebuilt(node, lambda below: _given(below, given, total))
+            new = rebuilt(node, lambda below: _given(below, given, total))
         else:
             new = _total(node, total)
         given[node._name] = new  # noqa: SLF001
@@ -123,7 +123,7 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
 def _total(node: Any, total: dict[str, Any]) -> Any:
     """Return an expression whose conversions never raise."""
     if node._name not in total:  # noqa: SLF001
-        new = _rebuilt(node, lambda below: _total(below, total))
+        new = rebuilt(node, lambda below: _total(below, total))
         name = type(node).__name__
         if name == "ArrowStringConversion":
             new = _with_conversion(new.frame)
@@ -141,12 +141,6 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
 def _unchecked(node: Any) -> Any:
     """Return the caller's partitions, whose types Dask does not compare with those of `meta`: values make them."""
     return node.substitute_parameters({"verify_meta": False})
-
-
-def _rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
-    operands = [change(op) if isinstance(op, Expr) else op for op in node.operands]
-    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
-    return node if same else type(node)(*operands)
 
 
 def to_text(part: Any) -> Any:
