@@ -3,7 +3,7 @@
 One object has three uses: shards receive it to bring their scores up to date, it predicts, and it is written to disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,11 +109,12 @@ class PairTable:
 
 
 class _Checkable:
-    # set by `queries.checked_splits`, which need not look at the same arrays again; no field, so neither pickled nor
-    # part of a hash
-    __slots__ = ("checked",)
+    # set by `queries.checked_splits` and `queries.told_splits`, which need not look at the same arrays again; no
+    # fields, so neither pickled nor part of a hash
+    __slots__ = ("checked", "told")
 
     checked: bool
+    told: bytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -307,6 +308,11 @@ class Model:
     pairs: tuple[PairTable, ...] = ()
     trees: TreeEnsemble = field(default_factory=no_trees)
     link: str = "identity"
+
+    def with_tables(self, tables: Iterable[NDArray[np.int32]]) -> "Model":
+        """Return this model with other tables."""
+        kept = self.pairs, self.trees, self.link
+        return Model(self.bins, self.intercept, tuple(tables), *kept)
 
     def __repr__(self) -> str:
         parts = [f"{name}={value!r}" for name, value in self._shown().items()]
@@ -574,24 +580,24 @@ def check_model(model: Model, schema: Schema, known: Model | None = None) -> Non
         known = None
         check_bins(model.bins, schema)
     n_scores = len(schema.target.classes) if schema.target.type == "multiclass" else 1
-    n_bins = [own.n_bins for own in model.bins]
-    tables = model.tables
-    fits = _is(model.intercept, np.int32, (n_scores,)) and len(tables) == len(n_bins)
+    n_features, bins = len(model.bins), model.bins
+    fits = _is(model.intercept, np.int32, (n_scores,)) and len(model.tables) == n_features
     if fits:
-        new: Sequence[int] = range(len(tables))
-        if known is not None:
-            both = enumerate(zip(tables, known.tables, strict=True))
-            new = [j for j, (table, before) in both if table is not before]
-        fits = all(_is(tables[j], np.int32, (n_bins[j], n_scores)) for j in new)
+        before = (None,) * n_features if known is None else known.tables
+        fits = all(
+            table is old or _is(table, np.int32, (own.n_bins, n_scores))
+            for table, old, own in zip(model.tables, before, bins, strict=True)
+        )
     if not fits:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."
         )
-    fits = known is not None and model.pairs is known.pairs
-    if not fits and not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
-        raise PlanError("A pair table of the model does not fit the bins of its features.")
-    fits = known is not None and model.trees is known.trees
-    if not fits and not _trees_fit(model.trees, len(n_bins), n_scores):
+    if known is None or model.pairs is not known.pairs:
+        n_bins = [own.n_bins for own in bins]
+        if not all(_pair_fits(pair, n_bins, n_scores) for pair in model.pairs):
+            raise PlanError("A pair table of the model does not fit the bins of its features.")
+    same = known is not None and model.trees is known.trees
+    if not same and not _trees_fit(model.trees, n_features, n_scores):
         raise PlanError("The trees of the model are not whole, or name what is not there.")
 
 

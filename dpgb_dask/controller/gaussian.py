@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.controller.words import EXHAUSTED, LOW32, U1, U2, U32, Words, collect
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels import kernel
+from dpgb_dask.kernels import kernel, readable
 
 MAX_SIGMA = 1 << 56
 # larger sums are clipped to it; |noise| < 24 * 2**56 + 2**51 < 2**61, so sum and noise together fit an int64
@@ -355,10 +355,20 @@ class DiscreteGaussian:
         return noisy
 
 
+@kernel
+def _scale(sums: NDArray[np.int64], bits: int, limit: int, out: NDArray[np.int64]) -> None:
+    """Write sums, clipped to ±``limit``, times ``2**bits`` into ``out``."""
+    for i in range(sums.size):
+        out[i] = min(max(sums[i], -limit), limit) << bits
+
+
 def scaled_up(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
     """Return sums times ``2**scale_bits``, clipped to ±``saturation``."""
-    limit = saturation >> scale_bits
-    scaled = np.minimum(sums, limit)
-    np.maximum(scaled, -limit, out=scaled)
-    scaled <<= scale_bits
-    return scaled
+    out = np.empty(len(sums), np.int64)
+    _scale(
+        readable("sums", np.ascontiguousarray(sums), np.int64, 1),
+        scale_bits,
+        saturation >> scale_bits,
+        out,
+    )
+    return out

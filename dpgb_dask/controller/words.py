@@ -43,9 +43,11 @@ def collect(n: int, stream: Words, fill: Fill, words_per_value: int) -> NDArray[
         A first guess only: the values do not depend on how many words are read at a time.
     """
     out = np.empty(n, np.int64)
-    words = np.empty(0, np.uint64)  # [used:end] are left over
-    done = used = end = 0
-    while done < n:
+    end = min(n * words_per_value + 64, BATCH_WORDS)
+    words = np.empty(end, np.uint64)
+    stream.read(words)
+    done, used = fill(words, 0, out)
+    while done < n:  # words[used:end] are left over
         left = end - used
         # at least as many as the words left over, which did not suffice: so a long value is redrawn only a few times
         fetch = max(min((n - done) * words_per_value + 64, BATCH_WORDS), left)

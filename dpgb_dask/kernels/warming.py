@@ -16,6 +16,7 @@ from dpgb_dask.kernels import (
     fingerprint,
     gradient,
     histogram,
+    leaf_steps,
     nested,
     nodes,
     pair_tables,
@@ -261,6 +262,12 @@ def _best_splits() -> None:
     splits.best_splits(sums, sums, np.array([2]), cuts, none, none, None, 1.0, 0.0, 0.0)
 
 
+def _leaf_steps() -> None:
+    leaf_steps.newton_steps(np.ones(2), np.ones(2), 1.0, 1.0, 1.0)
+    ends = np.zeros(1, np.int64)
+    leaf_steps.move_ends(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.int32), ends, ends.copy())
+
+
 GROUPS: dict[str, Callable[[], None]] = {
     "hashes": _hashes,
     "values": _values,
@@ -288,6 +295,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "table rounds": _table_rounds,
     # of that process, at its first round
     "best splits": _best_splits,
+    "leaf steps": _leaf_steps,
     "posterior": _posterior,
 }
 ALWAYS = ("hashes", "values")  # of every fit

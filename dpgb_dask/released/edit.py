@@ -306,7 +306,7 @@ def _changed(model: Model, schema: Schema, shares: BinShares, edit: Edit) -> Mod
         change = np.where(inside[:, None], _change(parts.mains[j], edit), 0)
         tables = list(model.tables)
         tables[j] = _int32(tables[j] + change)
-        return replace(model, tables=tuple(tables))
+        return model.with_tables(tables)
     wanted = sorted(names.index(name) for name in term)
     for pair in parts.pairs:
         if [pair.i, pair.j] == wanted:

@@ -12,6 +12,7 @@ from dpgb_dask.components.options import check_positive, check_rate
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.leaf_steps import newton_steps
 from dpgb_dask.losses import Gradient, label_gradient
 
 LARGEST_STEP = 1e4  # scores are below 2**15; a cast of larger values depends on the processor
@@ -128,15 +129,13 @@ class Step(Leaf):
             Number of trees whose mean is added. The mean averages their noise, so each of them is shrunk less.
         """
         if self.prior is None:
-            step = np.zeros(sums.grad.shape)
-            np.divide(-sums.grad, sums.hess + self.ridge, out=step, where=sums.hess > 0)
-        else:
-            scale = 0.5 if kind == "numeric" else 1.0
-            spread = self.prior * scale * float(np.sqrt(batch))
-            middle = shrunk(whole(sums if above is None else above), 0.0, scale, self.ridge)
-            if above is not None:
-                middle = np.repeat(shrunk(above, middle, spread, self.ridge), 2, axis=-2)
-            step = shrunk(sums, middle, spread, self.ridge)
+            return newton_steps(sums.grad, sums.hess, self.ridge, self.largest, self.learning_rate)
+        scale = 0.5 if kind == "numeric" else 1.0
+        spread = self.prior * scale * float(np.sqrt(batch))
+        middle = shrunk(whole(sums if above is None else above), 0.0, scale, self.ridge)
+        if above is not None:
+            middle = np.repeat(shrunk(above, middle, spread, self.ridge), 2, axis=-2)
+        step = shrunk(sums, middle, spread, self.ridge)
         clipped = np.minimum(np.maximum(step, -self.largest), self.largest)
         return np.asarray(self.learning_rate * clipped)
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Model
+from dpgb_dask.kernels.leaf_steps import move_ends
 
 
 class Reach(NamedTuple):
@@ -36,11 +37,10 @@ class Reach(NamedTuple):
 
     def moved(self, old: Model, new: Model) -> Self:
         """Return the reach of ``new``, which is ``old`` with other tables and with more trees."""
-        low, high = self
+        low, high = self.low.copy(), self.high.copy()
         for before, after in zip(old.tables, new.tables, strict=True):
             if after is not before:
-                low = low + np.minimum.reduce(after) - np.minimum.reduce(before)
-                high = high + np.maximum.reduce(after) - np.maximum.reduce(before)
+                move_ends(before, after, low, high)
         if new.trees is not old.trees and new.trees.n_trees > old.trees.n_trees:
             added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
             low = low + added.min(axis=2).sum(axis=1)

@@ -57,6 +57,7 @@ from dpgb_dask.contracts.queries import (
     Query,
     TreeSumsQuery,
     checked_splits,
+    told_splits,
 )
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
@@ -656,6 +657,9 @@ class Trees(Stage):
         for k, own in enumerate(trees.runs(size)):
             here = where[k * size : (k + 1) * size]
             rows = self._rows_of_leaves(state, own, here) if self.leaf.counts_bins else None
+            told_splits(
+                own
+            )  # for all of them at once, which takes half as long as in as many rounds
             drawn.append(Drawn(own, here, rows))
         return replace(state, memory=memory._replace(drawn=tuple(drawn)))
 
@@ -896,7 +900,7 @@ class Trees(Stage):
         tables = list(model.tables)
         for t, (j, leaf) in enumerate(where):
             tables[j] = tables[j] + value[:, t].T.take(leaf, axis=0)
-        return replaced(model, tables=tuple(tables))
+        return model.with_tables(tables)
 
     def _one_feature(self, shape: Shape) -> bool:
         """Whether every tree has one feature, and is part of its table."""
@@ -918,7 +922,7 @@ class Trees(Stage):
             weight = state.counts[j] if known else np.ones(n_bins)
             column = ordered_table(tables[j][:, 0].astype(np.float64), weight, int(directions[j]))
             tables[j] = np.rint(column).astype(np.int32)[:, None]
-        return replace(model, tables=tuple(tables))
+        return model.with_tables(tables)
 
 
 def root_hessians(
