@@ -227,7 +227,7 @@ class _Table(Bounded):
     def _reached(self, low: int, high: int, shift: int) -> Self:
         """Return the gradient with the entries of these values, by whole strides; unchanged if all their g are 0."""
         made: Self = _table_within(self, *_steps_of(low, high, shift))
-        return made if made.largest_grad else self
+        return made
 
     def _settle(self, shape: tuple[int, ...]) -> None:
         """Keep a copy of the table; raise `PlanError` unless kernels can read it and packed sums hold its entries."""
@@ -518,7 +518,7 @@ class PoissonGradient(_Computed):
     def within(self, low: int, high: int) -> Self:
         """Return the gradient with the rates of these scores, as in `Bounded.within`."""
         made: Self = _rates_within(self, *_steps_of(low, high, TABLE_SHIFT))
-        return made if made.largest_grad else self
+        return made
 
     @property
     def _on_every_row(self) -> bool:
@@ -847,7 +847,7 @@ def _clamped(table: NDArray[np.int64], first: int, last: int) -> NDArray[np.int6
     maxsize=16
 )  # in most rounds of small steps, the model reaches the steps that it reached before
 def _table_within(gradient: Any, first: int, last: int) -> Any:
-    """Return a gradient with its table clamped to these steps.
+    """Return a gradient with its table clamped to these steps; unchanged if all its g would be 0.
 
     Every entry is one of the gradient's, which were checked when it was made, and every step from ``first`` to ``last``
     has its own: the bounds are maxima over these.
@@ -856,14 +856,17 @@ def _table_within(gradient: Any, first: int, last: int) -> Any:
     table.setflags(write=False)
     measured = gradient._measured  # noqa: SLF001 - of this file
     if measured.shape[-1] < TABLE_SIZE:  # of a clamped table: not of every step
-        return altered(gradient, table=table)
-    return altered(gradient, table=table, _measures=measured[..., first : last + 1])
+        made = altered(gradient, table=table)
+    else:
+        made = altered(gradient, table=table, _measures=measured[..., first : last + 1])
+    return made if made.largest_grad else gradient
 
 
 @lru_cache(maxsize=16)  # as `_table_within`
 def _rates_within(gradient: Any, first: int, last: int) -> Any:
-    """Return a gradient with its rates clamped to these steps."""
-    return replace(gradient, rate=_clamped(gradient.rate, first, last))
+    """Return a gradient with its rates clamped to these steps; unchanged if all its g would be 0."""
+    made = replace(gradient, rate=_clamped(gradient.rate, first, last))
+    return made if made.largest_grad else gradient
 
 
 def _one_row(g: int, h: int) -> Extremes:
