@@ -19,6 +19,7 @@ from dpgb_dask.errors import LedgerUnavailableError, ResumeError
 
 KEY_BYTES = 32
 STREAM_BYTES = 1 << 38  # ChaCha20 counts 2**32 blocks of 64 bytes
+_WORD = np.dtype("<i8")
 _ZEROS = memoryview(bytes(1 << 18))  # encrypted, they are the keystream
 
 
@@ -134,7 +135,7 @@ class FitKey:
 def canonical(sums: NDArray[np.int64]) -> bytes:
     """Return SHA-256 of a vector of sums, the same on every machine."""
     digest = hashlib.sha256(b"int64:%d:" % len(sums))
-    digest.update(np.ascontiguousarray(sums, "<i8").data)
+    digest.update(np.ascontiguousarray(sums, _WORD).data)
     return digest.digest()
 
 

@@ -220,7 +220,7 @@ def records_of(
         served = schedule
         if draw is not None:
             served = groups.setdefault(draw.group, {}).setdefault(draw, Counter())
-        served[_record(receipt, pure=pure)] += 1
+        served[_record(receipt.mechanism, receipt.price, pure)] += 1
     for parts in groups.values():
         draw, most = max(parts.items(), key=lambda part: part[1].total())
         if not all(part <= most for part in parts.values()):
@@ -234,11 +234,12 @@ def records_of(
     return tuple(replace(record, count=count) for record, count in schedule.items())
 
 
-def _record(receipt: Receipt, *, pure: bool) -> Release:
+@lru_cache(maxsize=1024)  # thousands of rounds at one price
+def _record(mechanism: str, price: int, pure: bool) -> Release:
     """Turn one release into a record."""
-    spare = max(receipt.price.bit_length() - PRICE_BITS, 0)
-    price = -(-receipt.price >> spare) << spare
-    if receipt.mechanism == "choice":
+    spare = max(price.bit_length() - PRICE_BITS, 0)
+    price = -(-price >> spare) << spare
+    if mechanism == "choice":
         return Choice(price / PRICE_ONE if pure else choice_epsilon(price))
     return Laplace(price / PRICE_ONE) if pure else Gaussian(math.sqrt(price / PRICE_ONE))
 
