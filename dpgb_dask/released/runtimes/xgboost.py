@@ -42,8 +42,8 @@ def to_xgboost(content: Content, path: str | Path) -> None:
     Raises
     ------
     StructureError
-        If scores may reach 2²⁴ steps, splits by sets of categories need too many thresholds, or the file cannot be
-        written.
+        If scores may reach 2²⁴ steps, two edges of a feature's bins are one float32, splits by sets of categories need
+        too many thresholds, or the file cannot be written.
 
     Privacy
     -------
@@ -57,9 +57,23 @@ def to_xgboost(content: Content, path: str | Path) -> None:
             f" which XGBoost adds, holds steps of 2**-16 only below {EXACT // SCORE_ONE}. Export to 'python',"
             " 'onnx' or 'sql'."
         )
+    _refuse_lost_bins(content)
     data = booster(content)
     ubj = str(path).lower().endswith(".ubj")  # as XGBoost reads a suffix
     put(path, _ubj(data) if ubj else json.dumps(_lists(data), ensure_ascii=False))
+
+
+def _refuse_lost_bins(content: Content) -> None:
+    """Refuse a feature with a bin in which no finite float32 lies: its rows would get the score of another bin."""
+    for name, bins in zip(content.schema.encoded_names, content.folded.bins, strict=True):
+        n = 0 if bins.edges is None else len(bins.edges)
+        cuts = np.array([threshold(bins, cut) for cut in range(1, n + 1)], np.float32)
+        if not np.isfinite(cuts).all() or (np.diff(cuts) <= 0).any():
+            raise StructureError(
+                f"Feature {name!r} has bins that float32, in which XGBoost reads numbers, cannot tell apart. Export to"
+                " 'python', 'onnx' or 'sql'; or fit on the feature in another unit, such as its distance from its lower"
+                " bound."
+            )
 
 
 def booster(content: Content) -> dict[str, Any]:
@@ -223,12 +237,12 @@ def threshold(bins: FeatureBins, cut: int) -> np.float32:
     if cut > len(bins.edges):
         return np.float32(np.inf)  # every finite value lies below it
     edge = bins.edges[cut - 1]
+    infinite = np.float32(np.inf)
     with np.errstate(over="ignore"):
         down = np.float32(edge)
-    infinite = np.float32(np.inf)
-    if down > edge:
-        down = np.nextafter(down, -infinite)
-    return np.nextafter(down, infinite)
+        if down > edge:
+            down = np.nextafter(down, -infinite)
+        return np.nextafter(down, infinite)
 
 
 def _lists(data: Any) -> Any:
