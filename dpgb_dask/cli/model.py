@@ -1,36 +1,26 @@
 """``dpgb-dask report``, which prints a model file's report, and ``verify``, which checks the file."""
 
 import argparse
-import sys
-from shutil import get_terminal_size
 
+from dpgb_dask.cli.messages import report_text
 from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
-from dpgb_dask.released.sections import WIDTH
 from dpgb_dask.remote import path_or_url, put
 from dpgb_dask.verification import verify
-
-NARROWEST = 40  # below it a terminal breaks the lines
 
 
 def run_report(options: argparse.Namespace) -> None:
     """Print the report, or write it as a page."""
     report = load(options.model).privacy_report_
     if options.html is None:
-        print(report.to_json() if options.json else report.to_text(_width()))
+        print(report.to_json() if options.json else report_text(report))
         return
     page = path_or_url(options.html)
     check_spared(options, page, option="--html")
     check_out(page, overwrite=options.overwrite, option="--html")
     put(page, report.to_html())
     print(f"the privacy report is in {options.html}")
-
-
-def _width() -> int:
-    """Return the width of lines: that of a report, or of a terminal that is narrower."""
-    there = get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
-    return min(max(there, NARROWEST), WIDTH)
 
 
 def run_verify(options: argparse.Namespace) -> None:

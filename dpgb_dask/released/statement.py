@@ -27,9 +27,7 @@ IN_GENERAL = (
     "What holds for people in general is not hidden: the model is made to tell it, and it may be applied to a person"
     " whether or not their data were used."
 )
-SHARES = (
-    "Released shares of rows, ± one standard deviation of the noise, which can take them below 0"
-)
+SPREAD = "± one standard deviation of the noise, which can take a share below 0."
 MAPPINGS = "mappings"  # the public facts that are printed group by group
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {
@@ -73,7 +71,7 @@ def sections(report: Any) -> tuple[Section, ...]:
         Section("The fit", (FactRows(_fit(report)),)),
         Section("Every release and its price", (_releases(report), FactRows(_columns(report)))),
         *_listed("Expected signal and noise", report.signal),
-        *_listed(SHARES, _shares(report)),
+        *_missing(report),
         Section("Taken as public", (FactRows(tuple(_public(report.public))),)),
         *_listed("Assumed", report.assumptions),
         *_listed("Deviations from the source", report.deviations or ("none",)),
@@ -237,6 +235,12 @@ def _columns(report: Any) -> tuple[tuple[str, str], ...]:
     used = dict.fromkeys(receipt.mechanism for receipt in report.receipts)
     share = TOGETHER if _adds_up(report) else EACH
     return ("share", share), *((name, MECHANISMS[name]) for name in used if name in MECHANISMS)
+
+
+def _missing(report: Any) -> list[Section]:
+    if not report.shares:
+        return []
+    return [Section("Released shares of rows", (Words(SPREAD), Points(_shares(report))))]
 
 
 def _shares(report: Any) -> tuple[str, ...]:
