@@ -203,7 +203,13 @@ class PrivacyReport:
         return as_page(f"Privacy report of fit {self.fit_id}", sections(self))
 
     def to_text(self, width: int = WIDTH) -> str:
-        """Return the whole report as text, in lines of at most ``width`` characters but for tables and long words."""
+        """Return the whole report as text.
+
+        Parameters
+        ----------
+        width : int
+            Most characters of a line, but for tables and long words.
+        """
         return as_text("Privacy report", sections(self), width)
 
     def __str__(self) -> str:
