@@ -3,10 +3,12 @@
 The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What is left out is counted.
 """
 
+import contextlib
 import decimal
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Rational, Real
+from numbers import Number, Rational, Real
 from typing import TypeVar
 
 MOST = 2000
@@ -14,13 +16,23 @@ NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
 
+# what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
+_UNSEEN = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+
 T = TypeVar("T")
 
 
+def seen(text: str) -> str:
+    """Return text with a mark in place of each character that would not be seen: others may have written it."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def brief(value: object, most: int = NAME) -> str:
-    """Return text of at most ``most`` characters; the end of a longer one is replaced by "…"."""
+    """Return text of at most ``most`` characters, all of them seen; the end of a longer one is replaced by "…"."""
     text = str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return seen(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def value_of(value: object) -> str:
@@ -33,11 +45,18 @@ def value_of(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
+def value_within(value: object, most: int) -> str:
+    """Return a value of a row in at most ``most`` characters; a number is rounded, as one that is cut is another."""
+    text = value_of(value)
+    if len(text) > most and isinstance(value, Number):
+        with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
+            text = f"{decimal.Decimal(text):.2e}"
+    return brief(text, most)
+
+
 def one_line(text: str) -> str:
-    """Return a few words without what would end a line or command a terminal: others may have written them."""
-    return "".join(
-        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in brief(text, WORDS)
-    )
+    """Return a few words on one line."""
+    return brief(text, WORDS)
 
 
 def floored(value: float, digits: int) -> str:

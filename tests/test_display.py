@@ -10,7 +10,7 @@ import pytest
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
-from dpgb_dask.display import MOST, Listing, brief, floored, html_table, value_of
+from dpgb_dask.display import MOST, Listing, brief, floored, html_table, value_of, value_within
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -53,6 +53,75 @@ def test_value_of_never_raises():
     assert value_of(Mute()) == "<Mute>"
     values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3)]
     assert list(map(value_of, values)) == ["0.1", "0.1", "7", "True", "None", "a", "3"]
+
+
+def test_a_number_is_rounded_to_fit_and_never_cut():
+    """A cut "-6.2327…" of -6.2327e+249 is another number."""
+    told = [
+        -6.23274e249,
+        1234567.8,
+        -1.2345e-6,
+        12345678901,
+        np.int64(-(10**15)),
+        10**400,
+        0.25,
+        True,
+    ]
+    assert [value_within(value, 10) for value in told] == [
+        "-6.23e+249", "1.23e+6", "-1.23e-6", "1.23e+10", "-1.00e+15", "1.00e+400", "0.25", "True",
+    ]  # fmt: skip
+    assert value_within("12345678901", 10) == "123456789…"  # a category
+    assert value_within(Mute(), 10) == "<Mute>"
+
+
+FOREIGN = "a\x1b[31m\nb\u202ec\u200ed"
+
+
+def test_foreign_names_command_no_terminal():
+    """Names of columns and of accounts are foreign text, as labels and values of rows are."""
+    ledger = Ledger("sqlite://")
+    ledger.open_account(FOREIGN, epsilon=1.0, delta=1e-6)
+    schema = Schema({FOREIGN: (0, 4)}, classes=["no", FOREIGN], target=f"{FOREIGN}e")
+    fitted = DPGBClassifier(schema=schema, epsilon=9.0, recipe="additive", columns="position")
+    X = np.arange(600.0).reshape(-1, 1) % 5
+    fitted.fit(X, np.where(X[:, 0] > 2, FOREIGN, "no"))
+    terms, rows = fitted.explain_global(), fitted.explain_local(X[:3])
+    shown = [
+        schema,
+        fitted,
+        terms,
+        terms.terms[0],
+        rows,
+        ledger.accounts(),
+        ledger.account(FOREIGN),
+    ]
+    shown += [fitted.privacy_report_]
+    for text in [
+        *map(repr, shown),
+        str(fitted.privacy_report_),
+        *(one._repr_html_() for one in shown),
+    ]:
+        assert not set(FOREIGN) & set("\x1b\u202e\u200e") & set(text)
+    for text in map(repr, (terms, rows, *ledger.accounts())):
+        assert "a�[31m�b�c�d" in text
+
+
+def test_a_term_shows_as_a_table():
+    fitted = DPGBClassifier(
+        schema=Schema({"x": (0, 4), "job": ["<b>", "b"]}, classes=[0, 1]),
+        epsilon=9.0,
+        recipe="additive",
+    )
+    X = pd.DataFrame({"x": np.arange(600.0) % 5, "job": 300 * ["<b>", "b"]})
+    term = fitted.fit(X, X["x"] > 2).explain_global().term("job")
+    assert repr(term) == f"Term('job', main, 4 positions; mean |score| {term.importance:.4g})"
+    rows = re.findall("<tr>(.*?)</tr>", term._repr_html_())
+    cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    assert cells[0] == ["job", "share of rows", "score", "90 % band, from", "to"]
+    assert [row[0] for row in cells[1:]] == ["&lt;b&gt;", "b", "other", "missing"]
+    for k, row in enumerate(cells[1:]):
+        sizes = (term.scores[k], term.lower[k], term.upper[k])
+        assert row[1:] == [f"{100 * term.bins[0].weights[k]:.3g} %", *(f"{s:+.3g}" for s in sizes)]
 
 
 def large_schema():

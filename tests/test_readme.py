@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpgb_dask import Schema
 from dpgb_dask.cli import main
+from dpgb_dask.datasets import make_census
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -29,7 +29,7 @@ PAGES = (
     "docs/parameters.md",
 )
 
-# what the pages take for granted: the README's snippet, on the reader's own table
+# what the pages take for granted: the README's snippet, on its made-up people
 OWN = """
 import dask.dataframe as dd
 from dpgb_dask import DPGBClassifier, Ledger, Schema
@@ -64,25 +64,11 @@ def run_commands(blocks):
 def people(tmp_path, monkeypatch):
     """The files that the pages speak of, in the current directory."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    n = 10_000  # so many that every model has the term "age & hours", which pages name
-    table = pd.DataFrame(
-        {
-            "age": rng.integers(17, 91, n),
-            "hours": rng.integers(0, 101, n),
-            "job": rng.choice(["office", "field", "none"], n),
-        }
-    )
-    table["high_income"] = (table["age"] + table["hours"] + 20 * rng.normal(size=n) > 110).astype(
-        int
-    )
+    table, schema = make_census(20_000)
+    table = table.compute()
     table.to_parquet("people.parquet")
     table.drop(columns="high_income").to_parquet("new.parquet")
-    Schema(
-        {"age": (17, 90), "hours": (0, 100), "job": ["office", "field", "none"]},
-        classes=[0, 1],
-        target="high_income",
-    ).save("people.schema.json")
+    schema.save("people.schema.json")
     return tmp_path
 
 
@@ -129,7 +115,9 @@ def test_what_the_page_of_exports_shows_runs(tmp_path, monkeypatch, capsys):
         exec(OWN, namespace)
         for block in blocks("python", "docs/exports.md"):
             exec(block, namespace)
-    assert namespace["X"].shape == (10_000, 3)
+    model, people = namespace["model"], namespace["people"]
+    np.testing.assert_array_equal(namespace["margin"], model.decision_function(people).compute())
+    assert namespace["X"].shape == (20_000, 10)
     capsys.readouterr()
 
 

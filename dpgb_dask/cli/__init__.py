@@ -29,7 +29,7 @@ examples:
   dpgb-dask report model.json
   dpgb-dask verify model.json --ledger sqlite:///budget.db
   dpgb-dask predict model.json new.parquet --proba --out predictions.parquet
-  dpgb-dask edit model.json --monotone hours=1 --out edited.json
+  dpgb-dask edit model.json --monotone hours_per_week=1 --out edited.json
   dpgb-dask export model.json --to onnx --out model.onnx
 
 exit codes:

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from dpgb_dask.cli.messages import aloud
+from dpgb_dask.cli.messages import aloud, report_text
 from dpgb_dask.cli.options import FEW_ROWS, OK
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.datasets import TARGET, census_schema, make_census
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         theirs = roc_auc_score(y_test, rival.predict_proba(X_test)[:, 1])
     ours = roc_auc_score(y_test, model.predict_proba(X_test)[:, 1])
     model.save(options.out)
-    print(f"\n{model.privacy_report_}\n")
+    print(f"\n{report_text(model.privacy_report_)}\n")
     print("AUC on held-out rows")
     print(
         f"  dpgb_dask, epsilon={options.epsilon:g}, delta={options.delta:g}: {ours:.4f}   (fit {took:.1f} s)"

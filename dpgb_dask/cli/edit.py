@@ -3,6 +3,7 @@
 import argparse
 
 from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.display import seen
 from dpgb_dask.errors import PlanError
 from dpgb_dask.estimators import load
 
@@ -19,5 +20,5 @@ def run(options: argparse.Namespace) -> None:
     edited = editor.done()
     edited.save(options.out)
     for line in edited.privacy_report_.edits:
-        print(line)
+        print(seen(line))
     print(f"edited model written to {options.out}")

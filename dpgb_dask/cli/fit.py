@@ -6,7 +6,7 @@ import sys
 
 from dpgb_dask import losses
 from dpgb_dask.cli.constraints import constraints
-from dpgb_dask.cli.messages import aloud
+from dpgb_dask.cli.messages import aloud, report_text
 from dpgb_dask.cli.options import (
     FEW_ROWS,
     OK,
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             resume = _begun(ledger, options.account)
         estimator.fit(X, y, sample_weight=weight, resume=resume)
     estimator.save(options.out)
-    print(estimator.privacy_report_)
+    print(report_text(estimator.privacy_report_))
     print(f"\nmodel written to {options.out}")
     return FEW_ROWS if estimator.privacy_report_.stopped else OK
 

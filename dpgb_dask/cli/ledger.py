@@ -7,7 +7,7 @@ from typing import Any
 from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
-from dpgb_dask.display import floored
+from dpgb_dask.display import floored, seen
 from dpgb_dask.errors import LedgerError
 
 
@@ -64,7 +64,7 @@ def run_show(options: argparse.Namespace) -> None:
             f"cap epsilon={account.epsilon:g}, delta={account.delta:g}, analysis {account.analysis}, for"
             f" {_relation(account.unit_id)}"
         )
-        print(f"{account.name}: {cap}; {_left(ledger, account)}")
+        print(f"{seen(account.name)}: {cap}; {_left(ledger, account)}")
         _print_fits(ledger, account)
 
 

@@ -5,13 +5,24 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from typing import Any
 
 from tqdm import tqdm
 
 from dpgb_dask import errors
+from dpgb_dask.released.report import PrivacyReport
+from dpgb_dask.released.sections import WIDTH
 
 WARNINGS = tuple(c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Warning))
+
+NARROWEST = 40  # below it a terminal breaks the lines
+
+
+def report_text(report: PrivacyReport) -> str:
+    """Return a report as text, as wide as a terminal that is narrower than a report; files have its own width."""
+    there = get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
+    return report.to_text(min(max(there, NARROWEST), WIDTH))
 
 
 @contextmanager

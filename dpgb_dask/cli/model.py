@@ -2,6 +2,7 @@
 
 import argparse
 
+from dpgb_dask.cli.messages import report_text
 from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.estimators import load
@@ -13,7 +14,7 @@ def run_report(options: argparse.Namespace) -> None:
     """Print the report, or write it as a page."""
     report = load(options.model).privacy_report_
     if options.html is None:
-        print(report.to_json() if options.json else report)
+        print(report.to_json() if options.json else report_text(report))
         return
     page = path_or_url(options.html)
     check_spared(options, page, option="--html")

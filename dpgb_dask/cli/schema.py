@@ -10,6 +10,7 @@ from dpgb_dask import drafts
 from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import KNOWN_FILES, check_there, is_zarr, open_names
+from dpgb_dask.display import seen
 from dpgb_dask.errors import SchemaError
 from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.io.text import reading
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     draft.save(options.out)
     print(f"draft written to {options.out}; open, to be filled in from public knowledge:")
     for line in draft.open:
-        print(f"  {line}")
+        print(f"  {seen(line)}")
 
 
 def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:

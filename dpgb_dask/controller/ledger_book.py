@@ -145,11 +145,7 @@ class Entry:
 
     def _what(self) -> str:
         """Return the most telling facts of its body; the rest of it is long."""
-        told = (
-            f"{name}={one_line(brief(self.body[name], 16))}"
-            for name in TELLING
-            if name in self.body
-        )
+        told = (f"{name}={brief(self.body[name], 16)}" for name in TELLING if name in self.body)
         return ", ".join(told)
 
     def __repr__(self) -> str:

@@ -80,7 +80,8 @@ def _account(axes: Any, place: int, account: Account, ledger: Ledger) -> None:
         _bar(axes, place, at, width, _words(fit), _state(fit))
         at += width
     left = 100 - at
-    more = f"one more fit may ask ε = {floored(ledger.remaining(account.name), 3)}"
+    at_delta = "" if account.analysis == "pure" else f" at δ = {account.delta:g}"
+    more = f"one more fit may ask\nε = {floored(ledger.remaining(account.name), 3)}{at_delta}"
     said = f"left {left:.3g} %: {more}" if left > ROOMY else f"left {left:.3g} %"
     _bar(axes, place, at, left, said, "left")
 

@@ -1,6 +1,7 @@
 """The picture of a model: importances, shape functions with their bands, pairs as heat maps."""
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
     GREY,
+    TITLE,
     dress,
     in_power,
     is_dark,
@@ -17,6 +19,7 @@ from dpgb_dask.plots.style import (
     new_figure,
     palette,
     plain,
+    plain_term,
     power_of,
     thinned,
 )
@@ -156,8 +159,9 @@ def _importances(axes: Any, explanation: GlobalExplanation) -> None:
                 color=axes.xaxis.label.get_color(),
                 linewidth=1.2,
             )
-    axes.set_yticks(range(len(ranked)), [plain(term.name) for term in ranked])
+    axes.set_yticks(range(len(ranked)), [plain_term(term.features, term.name) for term in ranked])
     unit = in_power(plain(explanation.unit, 30), power)
+    axes.set_xlim(left=0)
     axes.set_xlabel(f"mean |contribution|, {unit}", fontsize="small")
     n_more = len(explanation.terms) - len(ranked)
     dress(axes, "importance" + (f" ({n_more} smaller terms left out)" if n_more else ""))
@@ -199,7 +203,7 @@ def _numeric(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | 
     columns, power = _columns(term, classes)
     apart = None
     if axis.missing is not None:
-        apart = axes.inset_axes([1.03, 0, 0.08, 1], sharey=axes)
+        apart = axes.inset_axes([1.05, 0, 0.08, 1], sharey=axes)
         apart.set_xlim(-1, len(columns))
         slanted = {"rotation": -35, "ha": "left", "rotation_mode": "anchor"}  # clear of the axis
         apart.set_xticks([(len(columns) - 1) / 2], ["missing"], **slanted)
@@ -228,7 +232,7 @@ def _numeric(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | 
     axes.set_ylim(*limits(seen))
     axes.set_xlabel(in_power("", across), fontsize="small")
     axes.set_ylabel(in_power(plain(unit, 30), power), fontsize="small")
-    dress(axes, plain(term.name, 44))
+    dress(axes, plain(term.name, TITLE))
 
 
 def _scale(axes: Any, axis: Axis, edges: NDArray[np.float64]) -> None:
@@ -239,7 +243,9 @@ def _scale(axes: Any, axis: Axis, edges: NDArray[np.float64]) -> None:
     if axis.released and edges[0] >= 0 and mass.sum() > 0 and len(inner):
         high = edges[1:][np.searchsorted(np.cumsum(mass), 0.9 * mass.sum())]
     if high - edges[0] < CROWDED * (edges[-1] - edges[0]):
-        axes.set_xscale("symlog", linthresh=float(max(inner[0], edges[-1] * 1e-4)))
+        least = float(max(inner[0], edges[-1] * 1e-4))
+        # a power of ten: a smaller one would be named beside 0
+        axes.set_xscale("symlog", linthresh=10.0 ** math.ceil(math.log10(least)))
     else:
         axes.locator_params(axis="x", nbins=5)
 
@@ -271,8 +277,8 @@ def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]
     axes.set_ylim(-0.7, max(places) + 0.7)
     axes.set_xlim(*limits(seen))
     axes.set_xlabel(in_power(plain(unit, 30), power), fontsize="small")
-    left_out = f" ({len(kept)} of {n} by share of rows)" if len(kept) < n else ""
-    dress(axes, f"{plain(term.name, 44 - len(left_out))}{left_out}")
+    left_out = f"\n({len(kept)} of {n} by share of rows)" if len(kept) < n else ""
+    dress(axes, f"{plain(term.name, TITLE)}{left_out}")
 
 
 def _pair(figure: Any, axes: Any, term: Term, explanation: GlobalExplanation) -> None:
@@ -280,13 +286,10 @@ def _pair(figure: Any, axes: Any, term: Term, explanation: GlobalExplanation) ->
     import matplotlib as mpl  # noqa: PLC0415 - optional
 
     assert term.scores is not None
-    table, title = term.scores, plain(term.name, 44)
+    table, title = term.scores, plain_term(term.features, term.name, TITLE)
     if table.ndim == 3:
         k = int(np.argmax(np.abs(table).mean((0, 1))))
-        table, title = (
-            table[:, :, k],
-            f"{plain(term.name, 30)}, class {plain(explanation.classes[k], 12)}",
-        )
+        table, title = table[:, :, k], f"{title}\nclass {plain(explanation.classes[k])}"
     power = power_of([float(np.abs(table).max())])
     table = table / power
     (rows, left), (columns, right) = _cells(term.bins[0]), _cells(term.bins[1])
@@ -304,8 +307,8 @@ def _pair(figure: Any, axes: Any, term: Term, explanation: GlobalExplanation) ->
     bar.set_label(in_power(plain(explanation.unit, 30), power), fontsize="small")
     _ticks(axes.xaxis, term.bins[0], rows, left)
     _ticks(axes.yaxis, term.bins[1], columns, right)
-    axes.set_xlabel(plain(term.features[0], 40), fontsize="small")
-    axes.set_ylabel(plain(term.features[1], 40), fontsize="small")
+    axes.set_xlabel(plain(term.features[0]), fontsize="small")
+    axes.set_ylabel(plain(term.features[1]), fontsize="small")
     dress(axes, title)
     axes.tick_params(axis="x", rotation=35)
 

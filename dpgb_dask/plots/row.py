@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpgb_dask.display import value_of
+from dpgb_dask.display import value_within
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.plots.style import GREY, dress, in_power, new_figure, plain, power_of, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
@@ -117,4 +117,4 @@ def plot_row(
 def _label(name: str, value: Any) -> str:
     if isinstance(value, str) and not value:
         return plain(name, 34)
-    return f"{plain(name, 24)} = {plain(value_of(value), 20)}"
+    return f"{plain(name, 24)} = {plain(value_within(value, 20), 20)}"

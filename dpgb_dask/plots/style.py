@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from dpgb_dask.display import brief
+from dpgb_dask.display import seen
+from dpgb_dask.released.explain.terms import AND
 
 NO_MATPLOTLIB = "Pictures need matplotlib: pip install 'dpgb_dask[viz]'."
 # Okabe and Ito's palette, without the yellow on a light background and the dark blue on a dark one
@@ -14,7 +15,8 @@ ON_LIGHT = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 GREY = "#8C8C8C"
 HUGE = 1e290  # far below what matplotlib's own sums and ticks overflow at
-LABEL = 26  # most characters of a label on an axis
+LABEL = 26  # most characters of a label on an axis …
+TITLE = 36  # … and of a panel's title
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -74,7 +76,7 @@ def dress(axes: Any, title: str = "") -> None:
     """Give axes their title and thin frame, and ticks colours that stay when the style's context ends."""
     import matplotlib as mpl  # noqa: PLC0415 - optional
 
-    axes.set_title(brief(title, 44), fontsize="medium")
+    axes.set_title(title, fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(
         axis="x", color=mpl.rcParams["xtick.color"], labelcolor=axes.xaxis.label.get_color()
@@ -86,8 +88,25 @@ def dress(axes: Any, title: str = "") -> None:
 
 
 def plain(text: object, most: int = LABEL) -> str:
-    """Return a label that fits, of which matplotlib takes nothing for a formula."""
-    return brief(text, most).replace("$", r"\$")
+    """Return a label that fits, of which matplotlib takes nothing for a formula.
+
+    The middle of a longer one is replaced by "…": names of a kind often differ at their end alone.
+    """
+    whole = str(text)
+    if len(whole) > most:
+        begin = most // 2
+        whole = f"{whole[:begin]}…{whole[begin + 1 - most :]}"
+    return seen(whole).replace("$", r"\$")
+
+
+def plain_term(features: Sequence[str], name: str, most: int = LABEL) -> str:
+    """Return the label of a term; each feature of a pair is shortened by itself."""
+    if len(features) < 2 or len(name) <= most:
+        return plain(name, most)
+    one, other = features
+    room = most - len(AND)
+    first = max(room // 2, room - len(other))
+    return f"{plain(one, first)}{AND}{plain(other, room - min(len(one), first))}"
 
 
 def power_of(values: Iterable[float]) -> float:
@@ -102,10 +121,11 @@ def in_power(text: str, power: float) -> str:
 
 
 def thinned(n: int, most: int) -> list[int]:
-    """Return at most ``most`` of the positions 0, …, n - 1, evenly spaced, first and last among them."""
+    """Return at most ``most`` of the positions 0, …, n - 1, first and last among them, none nearer than the others."""
     if n <= most:
         return list(range(n))
-    return sorted({round(k * (n - 1) / (most - 1)) for k in range(most)})
+    step = -(-(n - 1) // (most - 1))
+    return [*range(0, n - step, step), n - 1]
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:

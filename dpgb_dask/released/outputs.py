@@ -102,6 +102,13 @@ class Decisions:
         return of_codes
 
 
+def values_of(score: NDArray[np.integer[Any]], link: str, target: Target) -> NDArray[np.float64]:
+    """Return the predictions of a regressor for scores in steps, within the target's public bounds."""
+    # with the link "log", predictions are shares of the upper bound
+    middle, half = (0.0, target.high) if link == "log" else (target.middle, target.half)
+    return np.clip(middle + half * LINKS[link](score / SCORE_ONE), target.low, target.high)
+
+
 @dataclass(frozen=True)
 class Values:
     """Prediction of a regressor, scaled back to the target's public bounds and clipped to them."""
@@ -110,11 +117,5 @@ class Values:
 
     def __call__(self, model: Model) -> OfCodes:
         """Return the function of codes."""
-        score, link, target = scorer(model), LINKS[model.link], self.target
-        # with the link "log", predictions are shares of the upper bound
-        middle, half = (0.0, target.high) if model.link == "log" else (target.middle, target.half)
-
-        def of_codes(codes: Codes) -> NDArray[np.float64]:
-            return np.clip(middle + half * link(score(codes) / SCORE_ONE), target.low, target.high)
-
-        return of_codes
+        score, link, target = scorer(model), model.link, self.target
+        return lambda codes: values_of(score(codes), link, target)

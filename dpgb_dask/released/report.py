@@ -10,7 +10,7 @@ from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.display import brief
 from dpgb_dask.errors import StructureError
-from dpgb_dask.released.sections import as_html, as_page, as_text
+from dpgb_dask.released.sections import WIDTH, as_html, as_page, as_text
 from dpgb_dask.released.statement import MAPPINGS, MARK, promise, sections
 from dpgb_dask.scalars import is_number
 
@@ -202,8 +202,18 @@ class PrivacyReport:
         """Return the whole report as one HTML page, for the screen and for paper; names and labels are escaped."""
         return as_page(f"Privacy report of fit {self.fit_id}", sections(self))
 
+    def to_text(self, width: int = WIDTH) -> str:
+        """Return the whole report as text.
+
+        Parameters
+        ----------
+        width : int
+            Most characters of a line, but for tables and long words.
+        """
+        return as_text("Privacy report", sections(self), width)
+
     def __str__(self) -> str:
-        return as_text("Privacy report", sections(self))
+        return self.to_text()
 
     def __repr__(self) -> str:
         mark = "" if self.private else f", {MARK}"

@@ -1,14 +1,13 @@
 """Sections of facts and words, as text for a terminal and as HTML for a notebook, a screen and paper."""
 
 import html
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpgb_dask.display import seen
+
 WIDTH = 100
-# names and labels are foreign text: none may move the cursor, or turn the direction of what follows
-_UNSEEN = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 _LABEL = 12  # least width of the first column of facts
 
 
@@ -69,35 +68,36 @@ class Section:
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
-def as_text(title: str, sections: Sequence[Section]) -> str:
-    """Return text in lines of at most `WIDTH` characters, but for words that are longer."""
-    lines = [title, "=" * WIDTH]
+def as_text(title: str, sections: Sequence[Section], width: int = WIDTH) -> str:
+    """Return text in lines of at most ``width`` characters, but for tables and for words that are longer."""
+    lines = [title, "=" * width]
     for section in sections:
         lines += ["", section.title, "-" * len(section.title)]
         for number, part in enumerate(section.parts):
             if number and not isinstance(part, FactRows):
                 lines.append("")
-            lines += _lines(part)
+            lines += _lines(part, width)
     return "\n".join(lines)
 
 
-def _lines(part: FactRows | Table | Points | Words) -> list[str]:
+def _lines(part: FactRows | Table | Points | Words, width: int) -> list[str]:
     if isinstance(part, Words):
-        return _wrapped(part.text, *(("!!! ", "    ") if part.mark == "loud" else ("", "")))
+        marks = ("!!! ", "    ") if part.mark == "loud" else ("", "")
+        return _wrapped(part.text, *marks, width)
     if isinstance(part, Points):
-        return [line for item in part.items for line in _wrapped(item, "  - ", "    ")]
+        return [line for item in part.items for line in _wrapped(item, "  - ", "    ", width)]
     if isinstance(part, FactRows):
-        width = min(max([_LABEL, *(len(name) for name, _ in part.rows)]), WIDTH // 3)
-        indent = " " * (width + 1)
+        first = min(max([_LABEL, *(len(name) for name, _ in part.rows)]), width // 3)
+        indent = " " * (first + 1)
         return [
             line
             for name, value in part.rows
-            for line in _wrapped(value, f"{_seen(name):<{width}} ", indent)
+            for line in _wrapped(value, f"{seen(name):<{first}} ", indent, width)
         ]
     widths = [max(map(len, column)) for column in zip(part.head, *part.rows, strict=True)]
     rows = [
         "  ".join(
-            _seen(cell).ljust(width) if k < 2 else cell.rjust(width)
+            seen(cell).ljust(width) if k < 2 else cell.rjust(width)
             for k, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in (part.head, *part.rows)
@@ -105,10 +105,10 @@ def _lines(part: FactRows | Table | Points | Words) -> list[str]:
     return [rows[0], "-" * len(rows[0]), *rows[1:], ""]
 
 
-def _wrapped(text: str, first: str, other: str) -> list[str]:
+def _wrapped(text: str, first: str, other: str, width: int) -> list[str]:
     wrapped = textwrap.wrap(
-        _seen(text),
-        WIDTH,
+        seen(text),
+        width,
         initial_indent=first,
         subsequent_indent=other,
         break_long_words=False,
@@ -117,16 +117,11 @@ def _wrapped(text: str, first: str, other: str) -> list[str]:
     return wrapped or [first.rstrip()]
 
 
-def _seen(text: str) -> str:
-    """Return text with a mark in place of each character that would not be seen."""
-    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 # ---- HTML ------------------------------------------------------------------------------------------------------------
 
 # Colours are those of what the report stands in, so that it is readable on light and on dark pages.
 _STYLE = """
-.dpgb-report { max-width: 62em; font-size: 1em; line-height: 1.45; text-align: left; }
+.dpgb-report { max-width: 62em; font-size: 1em; line-height: 1.45; text-align: left; overflow-wrap: anywhere; }
 .dpgb-report h1 { font-size: 1.6em; margin: 0 0 .6em; }
 .dpgb-report h2, .dpgb-report summary { font-size: 1.1em; font-weight: 600; margin: 1.1em 0 .35em; }
 .dpgb-report summary { cursor: pointer; margin: .5em 0; }
@@ -134,11 +129,11 @@ _STYLE = """
 .dpgb-report ul { margin: .3em 0; padding-left: 1.4em; }
 .dpgb-report table { border-collapse: collapse; margin: .4em 0 .6em; }
 .dpgb-report td, .dpgb-report th { padding: .2em 1em .2em 0; text-align: left !important; vertical-align: top;
-  border: 0; border-bottom: 1px solid rgba(128, 128, 128, .3); font-weight: normal; overflow-wrap: anywhere;
-  white-space: normal; }
+  border: 0; border-bottom: 1px solid rgba(128, 128, 128, .3); font-weight: normal; white-space: normal; }
 .dpgb-report tr { background: none !important; }
 .dpgb-report thead th { font-weight: 600; }
 .dpgb-report tbody th { min-width: 9em; max-width: 22em; white-space: pre-wrap; opacity: .8; }
+.dpgb-report .word, .dpgb-report .number { overflow-wrap: normal; }
 .dpgb-report .number { text-align: right !important; font-variant-numeric: tabular-nums; }
 .dpgb-report .promise { border-left: .3em solid rgba(0, 121, 107, .8); padding: .1em 0 .1em .9em; }
 .dpgb-report .loud { border-left: .3em solid rgba(211, 47, 47, .9); padding: .1em 0 .1em .9em; font-weight: 600; }
@@ -194,11 +189,11 @@ def _part(part: FactRows | Table | Points | Words) -> str:
             for name, value in part.rows
         )
         return f"<table><tbody>{''.join(rows)}</tbody></table>"
-    numbers = ["", "", ' class="number"', ' class="number"']
-    head = "".join(f"<th{n}>{_escape(c)}</th>" for n, c in zip(numbers, part.head, strict=True))
+    kinds = ["", ' class="word"', ' class="number"', ' class="number"']
+    head = "".join(f"<th{n}>{_escape(c)}</th>" for n, c in zip(kinds, part.head, strict=True))
     rows = (
         "<tr>"
-        + "".join(f"<td{n}>{_escape(c)}</td>" for n, c in zip(numbers, row, strict=True))
+        + "".join(f"<td{n}>{_escape(c)}</td>" for n, c in zip(kinds, row, strict=True))
         + "</tr>"
         for row in part.rows
     )
@@ -206,4 +201,4 @@ def _part(part: FactRows | Table | Points | Words) -> str:
 
 
 def _escape(text: str) -> str:
-    return html.escape(_seen(text))
+    return html.escape(seen(text))

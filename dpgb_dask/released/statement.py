@@ -27,16 +27,22 @@ IN_GENERAL = (
     "What holds for people in general is not hidden: the model is made to tell it, and it may be applied to a person"
     " whether or not their data were used."
 )
+SPREAD = "± one standard deviation of the noise, which can take a share below 0."
 MAPPINGS = "mappings"  # the public facts that are printed group by group
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {
     "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
 }  # fmt: skip
+TOGETHER = "of the price of the whole fit: all releases of a line together"
+EACH = (
+    "of the price of the whole fit: one release of the line; different rows answer different releases, so that shares"
+    " do not add up"
+)
 MECHANISMS = {
-    "gaussian": "sums of whole numbers, released with discrete Gaussian noise; σ is its standard deviation, and one row"
-    " the most that one row (or unit) can change the sums, in the L2 norm",
-    "laplace": "sums of whole numbers, released with discrete Laplace noise; σ is its standard deviation, and one row"
-    " the most that one row (or unit) can change the sums, in the L1 norm",
+    "gaussian": "sums of whole numbers, released with discrete Gaussian noise; σ is the standard deviation in each"
+    " release, and one row the most that one row (or unit) can change the sums, in the L2 norm",
+    "laplace": "sums of whole numbers, released with discrete Laplace noise; σ is the standard deviation in each"
+    " release, and one row the most that one row (or unit) can change the sums, in the L1 norm",
     "choice": "one of several candidates, chosen by the exponential mechanism; only the chosen one is released",
 }
 PARTS = {
@@ -63,9 +69,9 @@ def sections(report: Any) -> tuple[Section, ...]:
         Section("What is promised", (*_warnings(report), *_promise(report)), first=True),
         Section("The guarantee", (FactRows(_guarantee(report)),), first=True),
         Section("The fit", (FactRows(_fit(report)),)),
-        Section("Every release and its price", (_releases(report), FactRows(_mechanisms(report)))),
+        Section("Every release and its price", (_releases(report), FactRows(_columns(report)))),
         *_listed("Expected signal and noise", report.signal),
-        *_listed("Released shares of rows, ± one standard deviation of the noise", _shares(report)),
+        *_missing(report),
         Section("Taken as public", (FactRows(tuple(_public(report.public))),)),
         *_listed("Assumed", report.assumptions),
         *_listed("Deviations from the source", report.deviations or ("none",)),
@@ -204,26 +210,37 @@ def _releases(report: Any) -> Table:
         noise = "–" if charge["noise"] is None else f"{charge['noise']:.4g}"
         key = stage.split(" ")[0], kind, charge["mechanism"], noise
         groups.setdefault(key, []).append(charge)
-    adds_up = sum(receipt.price for receipt in report.receipts) <= report.declared
     rows = []
     for (stage, kind, mechanism, noise), members in groups.items():
         first, last = str(members[0]["label"]), str(members[-1]["label"])
         label = first
         if len(members) > 1 and kind:
-            label = f"{stage}:{kind} (each of {len(members)})"
+            label = f"{stage}:{kind} ({len(members)} releases)"
         elif len(members) > 1:
-            label = f"{first} … {last.rsplit(' ', 1)[-1]} (each of {len(members)})"
+            label = f"{first} … {last.rsplit(' ', 1)[-1]} ({len(members)} releases)"
         shares = [m["share_percent"] for m in members]
-        share = f"{sum(shares):.2f}" if adds_up else f"each {max(shares):.2f}"
+        share = f"{sum(shares):.2f}" if _adds_up(report) else f"each {max(shares):.2f}"
         rows.append((label, mechanism, share, noise))
     return Table(
         ("release", "by", f"share of {'ε' if report.pure else 'μ²'} %", "σ / one row"), tuple(rows)
     )
 
 
-def _mechanisms(report: Any) -> tuple[tuple[str, str], ...]:
+def _adds_up(report: Any) -> bool:
+    return sum(receipt.price for receipt in report.receipts) <= int(report.declared)
+
+
+def _columns(report: Any) -> tuple[tuple[str, str], ...]:
+    """Return what the columns of the table of charges say: the shares, then each mechanism, with its noise."""
     used = dict.fromkeys(receipt.mechanism for receipt in report.receipts)
-    return tuple((name, MECHANISMS[name]) for name in used if name in MECHANISMS)
+    share = TOGETHER if _adds_up(report) else EACH
+    return ("share", share), *((name, MECHANISMS[name]) for name in used if name in MECHANISMS)
+
+
+def _missing(report: Any) -> list[Section]:
+    if not report.shares:
+        return []
+    return [Section("Released shares of rows", (Words(SPREAD), Points(_shares(report))))]
 
 
 def _shares(report: Any) -> tuple[str, ...]:

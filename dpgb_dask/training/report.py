@@ -326,8 +326,8 @@ def _signal_in_words(
         least = rows / math.sqrt(len(releases)) / share / CLEAR_PULL
         times = "" if len(releases) == 1 else f" in each of {len(releases)} releases"
         text = (
-            f"{stage}: the noise on the sum of one leaf weighs as much as {rows:.3g} rows that all pull one way{times};"
-            f" with fewer than about {least:.2g} rows in all, noise drowns the leaves."
+            f"{stage}: the noise on the sum of one leaf weighs as much as {_in_digits(rows, 3)} rows that all pull one"
+            f" way{times}; with fewer than about {_in_digits(least, 2)} rows in all, noise drowns the leaves."
         )
         if count is not None and max(count.value, 1.0) < least:
             text += (
@@ -341,3 +341,9 @@ def _signal_in_words(
             " any other. schema.check(X, y), the owner's own look, counts them."
         )
     return tuple(out)
+
+
+def _in_digits(value: float, digits: int) -> str:
+    """Return a rounded number of rows; with commas from a thousand on, up to where nobody has so many."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e+" in text and value < 1e12 else text

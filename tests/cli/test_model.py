@@ -1,8 +1,13 @@
 """``report``, and model files that are none."""
 
 import json
+import sys
 
+import pytest
 from cli_parts import BUDGET, run
+
+from dpgb_dask.cli.messages import report_text
+from dpgb_dask.released.sections import WIDTH
 
 
 def test_report_prints_and_is_json(place, capsys):
@@ -23,6 +28,18 @@ def test_report_prints_and_is_json(place, capsys):
     capsys.readouterr()
     assert run("report", model, "--html", model, "--overwrite") == 1
     assert f"--html {str(model)!r} would be written where" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("terminal", "columns", "widest"),
+    [(True, "50", 50), (True, "10", 40), (True, "300", WIDTH), (False, "50", WIDTH)],
+)
+def test_a_report_is_as_wide_as_a_narrow_terminal(
+    classifier, monkeypatch, terminal, columns, widest
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert report_text(classifier.privacy_report_).splitlines()[1] == "=" * widest
 
 
 def test_wrong_model_files_are_one_clear_line(place, capsys):

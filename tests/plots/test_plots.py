@@ -20,10 +20,11 @@ from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError, PlanError, StructureError
 from dpgb_dask.plots import plot_model
 from dpgb_dask.plots.model import CATEGORIES, CLASSES
+from dpgb_dask.plots.style import LABEL, plain, plain_term, thinned
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
 from dpgb_dask.testing import SeededNoise
 
-LONG = "a very long name of $something$ that no axis has room for"
+LONG = "a $very$ long name of something that no axis has room for"
 
 
 def numeric(name="age", n=6):
@@ -99,7 +100,7 @@ def test_a_categorical_effect_is_points_in_order_and_other_and_missing_below():
 def test_of_many_categories_those_with_the_most_rows_are_drawn():
     shown = term(nominal(n=250))
     figure = plot_model(explanation(shown))
-    axes = panel(figure, f"job ({CATEGORIES} of 250 by share of rows)")
+    axes = panel(figure, f"job\n({CATEGORIES} of 250 by share of rows)")
     np.testing.assert_array_equal(
         offsets(axes)[2:, 0], np.sort(shown.scores[:CATEGORIES])
     )  # the first have the most rows
@@ -162,7 +163,7 @@ def test_classes_are_told_apart_by_colour_and_a_pair_is_of_one_class():
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [p.get_label() for p in steps]
     k = int(np.argmax(np.abs(pair.scores).mean((0, 1))))
-    (mesh,) = panel(figure, f"age & b, class class {k}").collections
+    (mesh,) = panel(figure, f"age & b\nclass class {k}").collections
     assert np.nanmax(np.ma.filled(mesh.get_array(), np.nan)) == pair.scores[..., k].max()
 
 
@@ -188,6 +189,52 @@ def test_a_term_without_a_band_is_drawn_without_one():
     shown = replace(term(numeric()), lower=None, upper=None)
     axes = panel(plot_model(explanation(shown)), "age")
     assert len(axes.patches) == 1
+
+
+def test_a_long_name_keeps_its_end_and_each_feature_of_a_pair():
+    """Names of a kind often differ at their end alone: cut there, they would be one."""
+    names = [f"feature_number_of_the_table_{k:03d}" for k in range(3)]
+    assert len({plain(name) for name in names}) == 3
+    pairs = list(itertools.combinations(names, 2))
+    assert len({plain_term(pair, " & ".join(pair)) for pair in pairs}) == 3
+    for pair in pairs:
+        assert len(plain_term(pair, " & ".join(pair))) <= LABEL
+    assert plain_term(("x", names[0]), f"x & {names[0]}").startswith("x & feature_num")
+    assert plain("a\x1b[31m\nb\u202ec") == "a�[31m�b�c"  # commands nothing, on one line
+
+
+def test_long_titles_and_labels_stay_in_their_panel():
+    one, other = numeric(60 * "a"), numeric(60 * "b")
+    figure = plot_model(explanation(term(one, other), term(one), term(nominal(80 * "c", n=20))))
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+    for left, right in itertools.pairwise(boxes[1:3]):
+        assert left.x1 < right.x0
+    for axes in figure.axes:
+        assert axes.yaxis.label.get_window_extent().height < 1.15 * axes.bbox.height
+
+
+@pytest.mark.parametrize("most", [6, 12])
+def test_thinned_marks_are_never_nearer_than_others(most):
+    for n in range(1, 300):
+        marks = thinned(n, most)
+        assert (marks[0], marks[-1]) == (0, n - 1)
+        assert len(marks) <= most
+        steps = np.diff(marks)
+        assert n <= most or steps.min() == steps[0]
+
+
+def test_a_symmetric_axis_names_no_mark_beside_0():
+    """A linear part that ended at .5 had marks at 0 and .1, one over the other."""
+    edges = np.array([0.0, 0.5, 1000.0, 1500.0, 2000.0, 3000.0, 4400.0])
+    crowded = replace(
+        numeric("loss"), edges=edges, weights=np.array([95.0, 1, 1, 1, 1, 1, 0]) / 100
+    )
+    axes = panel(plot_model(explanation(term(crowded))), "loss")
+    assert axes.get_xscale() == "symlog"
+    marks = [mark for mark in axes.get_xticks() if mark > 0]
+    places = axes.transData.transform([(mark, 0) for mark in (0, *marks)])[:, 0]
+    assert np.diff(places).min() > 0.1 * axes.bbox.width
 
 
 def test_a_model_that_says_nothing_is_drawn():
@@ -361,7 +408,8 @@ def test_a_budget_is_a_bar_of_what_each_fit_spent_and_what_is_left(tmp_path, mon
     np.testing.assert_allclose(widths, [100.0, *charges, left])
     said = [text.get_text() for text in axes.texts]
     most = floored(ledger.remaining("people"), 3)
-    assert any(text.endswith(f"one more fit may ask ε = {most}") for text in said)
+    # the number is of the account's delta: at a smaller one a fit may ask less
+    assert any(text.endswith(f"one more fit may ask\nε = {most} at δ = 1e-06") for text in said)
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert "for one person" in names[0]
     assert "cap ε = 3" in names[1]

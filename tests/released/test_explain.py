@@ -28,7 +28,8 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.released.explain import decomposition as module
 from dpgb_dask.released.explain import explain_global, explain_local, feature_importances
 from dpgb_dask.released.explain.decomposition import decompose
-from dpgb_dask.released.predict import scorer
+from dpgb_dask.released.outputs import Values
+from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
 def made_up(seed, n_scores=1, depth=3, n_trees=6):
@@ -316,6 +317,24 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert isinstance(found.selector, pd.DataFrame)
 
 
+@pytest.mark.parametrize("link", ["identity", "log"])
+def test_the_prediction_beside_a_score_is_that_of_predict(model, shares, rows, link):
+    """A score beyond the target's bounds was told as the prediction, which is the bound."""
+    schema = Schema(
+        {"x": (-3, 3), "z": (-1, 1), "age": (18, 90), "color": ["red", "green", "blue"]},
+        target="y", target_bounds=(0, 2),
+    )  # fmt: skip
+    few, linked = rows[:40], replace(model, link=link, trees=model.trees)
+    target = schema.target
+    local = explain_local(linked, shares, schema, few, scale=target.half, offset=target.middle)
+    want = apply(RowFunction(linked, schema, Values(target), task="t"), few, np.float64)
+    lines = repr(local).splitlines()[1:]
+    assert len(set(want[: len(lines)]) & {0.0, 2.0})  # some are at a bound
+    for k, value in enumerate(want):
+        assert local.data(k)["perf"]["predicted_score"] == value
+        assert k >= len(lines) or f", predicted {value:.4g}: " in lines[k]
+
+
 def test_explained_rows_show_their_largest_terms(model, shares, binary_schema, rows):
     local = explain_local(model, shares, binary_schema, rows, scale=2.0, offset=1.0)
     first, *lines = repr(local).splitlines()
@@ -330,8 +349,8 @@ def test_explained_rows_show_their_largest_terms(model, shares, binary_schema, r
         assert float(others) == pytest.approx(sizes[order[4:]].sum(), abs=0.01)
         score, start = local.intercept[0] + sizes.sum(), local.intercept[0]
         assert line.startswith(f"  row {k}: score {score:.4g}, predicted ")
-        assert f": intercept {start:.4g}, {local.names[order[0]][:14]}" in line
-        assert f" {told[0]} " in page
+        assert f": intercept {start:.4g}, {local.names[order[0]][:16]}" in line
+        assert f" {told[0]}, " in page
     assert re.search(rf"\bage={rows['age'].iloc[0]:g} [-+]", "".join(lines))
     assert "LocalExplanation of 'target': " in page
     few = explain_local(model, shares, binary_schema, rows[:2])

@@ -41,6 +41,31 @@ def test_report_lists_every_charge(report):
     assert charges[0]["noise"] == pytest.approx(30**0.5)
 
 
+def test_a_line_of_several_releases_says_that_its_share_is_theirs_together(report):
+    """ "(each of 2)" beside the sum of both was read as the share of each."""
+    (line,) = [line for line in str(report).splitlines() if line.startswith("main 1/2 … 2/2")]
+    charges = [c for c in report.charges() if c["label"].startswith("main")]
+    together = sum(c["share_percent"] for c in charges)
+    assert line.startswith("main 1/2 … 2/2 (2 releases)")
+    assert line.split()[-2:] == [f"{together:.2f}", f"{charges[0]['noise']:.4g}"]
+    assert "all releases of a line together" in " ".join(str(report).split())
+    drawn = replace(report, declared=min(r.price for r in report.receipts))
+    assert "one release of the line" in " ".join(str(drawn).split())
+    for page in (report.to_html(), report._repr_html_()):
+        assert "all releases of a line together" in page
+
+
+def test_a_narrow_report_says_the_same(report):
+    narrow = report.to_text(40)
+    assert narrow.split("=")[0] == "Privacy report\n"
+    words = [text.replace("=", "").replace("-", "").split() for text in (narrow, str(report))]
+    assert words[0] == words[1]
+    wide = [line for line in narrow.splitlines() if len(line) > 40]
+    assert all(
+        "gaussian" in line or "σ" in line or set(line) == {"-"} for line in wide
+    )  # the table
+
+
 def test_report_survives_json(report):
     assert "digests" not in report.to_dict()  # they cover the report, and lie beside it in the file
     with pytest.raises(StructureError, match="malformed"):

@@ -4,9 +4,11 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from runtimes.cases import fit, kinds_fit, natural, never_falls, scores
 
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses.links import LINKS
@@ -104,6 +106,23 @@ def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):
         values = explainer.shap_values(X)
         assert np.isfinite(values).all()
         np.testing.assert_allclose(values.sum(axis=1) + explainer.expected_value, margin, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-3e250, 3e250), (0.0, 1e-50), (1e9, 1e9 + 100), (0.0, 1e9), (1.5e9, 1.7e9), (0.0, 1e-30)]
+)  # fmt: skip
+def test_a_feature_of_few_values_in_float32_is_refused(low, high, tmp_path):
+    """Its rows got the score of another bin, without a word."""
+    numbers = np.linspace(low, high, 4000)
+    model = DPGBClassifier(
+        schema=Schema({"x": (low, high)}, classes=[0, 1]), epsilon=20.0, recipe="additive", columns="position"
+    ).fit(numbers.reshape(-1, 1), numbers > numbers[2500])  # fmt: skip
+    if high in (1e9, 1.7e9, 1e-30):
+        check(model, pd.DataFrame({"x": numbers}), tmp_path / "model.json")
+        return
+    with pytest.raises(StructureError, match=r"Feature 'x' has bounds .* fewer than 4096 values"):
+        model.to_xgboost(tmp_path / "model.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_scores_beyond_float32_are_refused(classifier, tmp_path):

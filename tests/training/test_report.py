@@ -19,6 +19,7 @@ from dpgb_dask.controller.comparison.records import Choice, Joint, Laplace, basi
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import GRAD_ONE, Huber
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training.report import _in_digits
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
 
@@ -163,6 +164,14 @@ def test_the_expected_signal_of_a_forest_is_that_of_its_leaves(binary_schema, fe
         f"forest: the noise on the sum of one leaf weighs as much as {rows:.3g} rows"
     )
     assert f"in each of {len(rounds)} releases" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(4.26, "4.3"), (130.0, "130"), (4321.0, "4,300"), (88_765.0, "89,000"), (3e15, "3e+15"), (math.inf, "inf")],
+)  # fmt: skip
+def test_numbers_of_rows_are_read_without_exponents(value, said):
+    assert _in_digits(value, 2) == said
 
 
 def test_report_states_the_expected_signal(binary_schema, features, labels):

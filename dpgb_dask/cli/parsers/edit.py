@@ -11,9 +11,9 @@ from dpgb_dask.cli.options import MODEL, MODEL_OUT, command
 from dpgb_dask.remote import path_or_url
 
 NOTES = """\
-Changes are made in the order given, after those that the file has. A TERM is a feature, two as 'age & hours', or (to
-remove) 'remainder'; or the list of its features, '["age", "hours"]', where a name may mean several terms. LOW and HIGH
-are in natural units, as explain_global shows them, and either may be left out.
+Changes are made in the order given, after those that the file has. A TERM is a feature, two as 'age & hours_per_week',
+or (to remove) 'remainder'; or the list of its features, '["age", "hours_per_week"]', where a name may mean several
+terms. LOW and HIGH are in natural units, as explain_global shows them, and either may be left out.
 Nothing is charged: the new file holds the model of the fit and the list of changes, which verify repeats. A clamp of
 a part of a feature is model.edit() in Python (docs/constraints-and-edits.md)."""
 
@@ -21,7 +21,10 @@ a part of a feature is model.edit() in Python (docs/constraints-and-edits.md).""
 def add(commands: Any) -> None:
     """Add the command."""
     text = "change a model file: monotone, clamp or remove a term; costs no privacy"
-    example = "dpgb-dask edit model.json --monotone hours=1 --clamp age=-1:1 --remove 'age & hours' --out edited.json"
+    example = (
+        "dpgb-dask edit model.json --monotone hours_per_week=1 --clamp age=-1:1 \\\n"
+        "      --remove 'age & hours_per_week' --out edited.json"
+    )
     edit = command(commands, "edit", text, "edit.run", example, NOTES)
     edit.add_argument("model", help=MODEL)
     for name, read, form, said in (

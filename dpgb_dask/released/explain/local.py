@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import brief, html_table, one_line, value_of
+from dpgb_dask.display import MOST, brief, html_table, value_within
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import marked, unit_of
 from dpgb_dask.released.explain.terms import REMAINDER, name_of
+from dpgb_dask.released.outputs import values_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply, as_read
 from dpgb_dask.zarr_arrays import lazily
 
@@ -139,9 +140,7 @@ class LocalExplanation:
         """Return the column or class that a row is predicted as, its label, and its probability or value."""
         classes = self.schema.target.classes
         if not classes:
-            value = float(score[0] * (self.scale / SCORE_ONE) + self.offset)
-            if self.model.link == "log":  # the score is the logarithm of what is predicted
-                value = float(self.schema.target.high * LINKS["log"](score[None, :] / SCORE_ONE)[0])
+            value = float(values_of(score[None, :], self.model.link, self.schema.target)[0])
             return 0, f"{value:.4g}", value
         chances = LINKS[self.model.link](score[None, :] / SCORE_ONE)[0]
         best = int(np.argmax(chances))
@@ -258,29 +257,30 @@ class LocalExplanation:
         told = [f"{_said(self.names[k], values[k])} {sizes[k]:+.3g}" for k in largest]
         if len(others):
             told.append(f"{len(others)} others {sizes[others].sum():+.3g}")
-        predicted = (
-            f"{brief(label, 20)} ({100 * chance:.3g} %)" if self.schema.target.classes else ""
-        )
+        predicted = brief(label, 20)
+        if self.schema.target.classes:
+            predicted += f" ({100 * chance:.3g} %)"
         return [str(key), predicted, f"{start + sizes.sum():.4g}", f"{start:.4g}", *told]
 
     def __repr__(self) -> str:
         lines = [self._title()]
         for key, predicted, score, start, *told in self._shown():
-            said = f", predicted {predicted}" if predicted else ""
-            lines.append(f"  row {key}: score {score}{said}: intercept {start}, {', '.join(told)}")
+            terms = ", ".join([f"intercept {start}", *told])
+            lines.append(f"  row {key}: score {score}, predicted {predicted}: {terms}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = self._shown()
-        head = ["row", "predicted", "score", "intercept", "contributions", *[""] * SHOWN_TERMS]
-        return html_table(self._title(), rows, head[: len(rows[0])] if rows else ())
+        cells = ((*row[:4], row[4:]) for row in self._shown())
+        rows = [[*first, ", ".join(told)] for *first, told in cells]
+        head = ("row", "predicted", "score", "intercept", "contributions") if rows else ()
+        return html_table(self._title(), rows, head, widest=MOST)
 
 
 def _said(name: str, value: Any) -> str:
     """Return a term with the row's value of its feature, in few characters."""
     if isinstance(value, str) and not value:
         return brief(name, 20)
-    return f"{brief(name, 14)}={one_line(brief(value_of(value), 8))}"
+    return f"{brief(name, 16)}={value_within(value, 10)}"
 
 
 def explain_local(

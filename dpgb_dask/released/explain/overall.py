@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import brief, one_line
+from dpgb_dask.display import brief
 from dpgb_dask.errors import listed
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
@@ -204,14 +204,14 @@ class GlobalExplanation:
         title = f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"
         lines = [marked(title, self.private)]
         lines.append(f"  intercept {_numbers(self.intercept)}")
-        lines += [f"  {size:>20}  {name[:60]} ({kind})" for name, kind, size in self._rows()]
+        lines += [f"  {size:>20}  {brief(name, 60)} ({kind})" for name, kind, size in self._rows()]
         if len(self.terms) > SHOWN:
             lines.append(f"  … and {len(self.terms) - SHOWN} less important ones")
         return "\n".join([*lines, f"  bands: {self.bands}"])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(name[:60])}</td><td>{kind}</td><td>{size}</td></tr>"
+            f"<tr><td>{escape(brief(name, 60))}</td><td>{kind}</td><td>{size}</td></tr>"
             for name, kind, size in self._rows()
         )
         more = max(len(self.terms) - SHOWN, 0)
@@ -320,11 +320,7 @@ def unit_of(model: Model, schema: Schema) -> str:
     """Return what the scores of a model are measured in, and of two classes, whose score it is."""
     classes = schema.target.classes
     unit = UNITS.get(model.link, "score")
-    return (
-        f"{unit} of class {one_line(brief(classes[1], 20))}"
-        if classes and model.n_scores == 1
-        else unit
-    )
+    return f"{unit} of class {brief(classes[1], 20)}" if classes and model.n_scores == 1 else unit
 
 
 def _with_band(

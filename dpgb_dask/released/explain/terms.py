@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import brief, html_table
 from dpgb_dask.errors import PlanError, short
 
 MISSING, OTHER = "missing", "other"
@@ -88,7 +89,7 @@ class Axis:
     released: bool
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Term:
     """One term of a model: a main effect, a pair, or the remainder of a forest.
 
@@ -130,6 +131,31 @@ class Term:
     def missing(self) -> tuple[int | None, ...]:
         """Position of missing values on each axis, or None."""
         return tuple(axis.missing for axis in self.bins)
+
+    # ---- how it prints
+
+    def __repr__(self) -> str:
+        size = " by ".join(str(len(axis.labels)) for axis in self.bins)
+        positions = f", {size} positions" if size else ""
+        return f"Term({brief(self.name)!r}, {self.kind}{positions}; mean |score| {self.importance:.4g})"
+
+    def _repr_html_(self) -> str:
+        if self.kind != "main" or self.scores is None:
+            return html_table(repr(self), ())
+        (axis,) = self.bins
+        parts = [part for part in (self.scores, self.lower, self.upper) if part is not None]
+        head = [axis.feature, "share of rows" if axis.released else "share, all equal", "score"]
+        head += ["90 % band, from", "to"] if len(parts) > 1 else []
+        rows = [
+            [label, f"{100 * share:.3g} %", *(_numbers(part[k]) for part in parts)]
+            for k, (label, share) in enumerate(zip(axis.labels, axis.weights, strict=True))
+        ]
+        return html_table(repr(self), rows, [brief(text) for text in head])
+
+
+def _numbers(score: Any) -> str:
+    """Return a score, or those of several classes, with a sign."""
+    return ", ".join(f"{value:+.3g}" for value in np.atleast_1d(score))
 
 
 def text_of(category: Any) -> str:

@@ -23,6 +23,7 @@ from dpgb_dask.remote import put
 from dpgb_dask.scalars import python_scalar
 
 EXACT = 1 << 24  # whole numbers up to this are exact in float32
+LEAST_VALUES = 4096  # of float32 between a feature's bounds: 16 for each of the most bins
 FORMAT = [2, 0, 0]  # the version of XGBoost whose file format is written; later ones read it
 NO_PARENT = (1 << 31) - 1
 LEAF = -1
@@ -42,8 +43,8 @@ def to_xgboost(content: Content, path: str | Path) -> None:
     Raises
     ------
     StructureError
-        If scores may reach 2²⁴ steps, splits by sets of categories need too many thresholds, or the file cannot be
-        written.
+        If scores may reach 2²⁴ steps, float32 has too few values between a feature's bounds, splits by sets of
+        categories need too many thresholds, or the file cannot be written.
 
     Privacy
     -------
@@ -57,9 +58,26 @@ def to_xgboost(content: Content, path: str | Path) -> None:
             f" which XGBoost adds, holds steps of 2**-16 only below {EXACT // SCORE_ONE}. Export to 'python',"
             " 'onnx' or 'sql'."
         )
+    _refuse_coarse_numbers(content)
     data = booster(content)
     ubj = str(path).lower().endswith(".ubj")  # as XGBoost reads a suffix
     put(path, _ubj(data) if ubj else json.dumps(_lists(data), ensure_ascii=False))
+
+
+def _refuse_coarse_numbers(content: Content) -> None:
+    """Refuse a feature of which float32 tells so few values apart that rows would get the score of another bin."""
+    for name, feature in content.schema.encoded.items():
+        if not isinstance(feature, Numeric):
+            continue
+        with np.errstate(over="ignore"):
+            step = float(np.spacing(np.float32(max(abs(feature.low), abs(feature.high)))))
+        # not finite beyond what float32 holds
+        if not step <= (feature.high - feature.low) / LEAST_VALUES and feature.low < feature.high:
+            raise StructureError(
+                f"Feature {name!r} has bounds [{feature.low:g}, {feature.high:g}], between which float32, in which"
+                f" XGBoost reads numbers, has fewer than {LEAST_VALUES} values. Export to 'python', 'onnx' or 'sql'; or"
+                " fit on the feature in another unit, such as its distance from its lower bound."
+            )
 
 
 def booster(content: Content) -> dict[str, Any]:
@@ -223,12 +241,12 @@ def threshold(bins: FeatureBins, cut: int) -> np.float32:
     if cut > len(bins.edges):
         return np.float32(np.inf)  # every finite value lies below it
     edge = bins.edges[cut - 1]
+    infinite = np.float32(np.inf)
     with np.errstate(over="ignore"):
         down = np.float32(edge)
-    infinite = np.float32(np.inf)
-    if down > edge:
-        down = np.nextafter(down, -infinite)
-    return np.nextafter(down, infinite)
+        if down > edge:
+            down = np.nextafter(down, -infinite)
+        return np.nextafter(down, infinite)
 
 
 def _lists(data: Any) -> Any:
