@@ -1260,8 +1260,20 @@ def _is_name(value: Any) -> bool:
 
 
 def _home() -> Path:
-    """Return this user's folder for the files of ledgers on servers."""
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    """Return this user's folder for the files of ledgers on servers.
+
+    Raises
+    ------
+    LedgerError
+        If it depends on where the process stands: what is kept there would not be found again.
+    """
+    given = os.environ.get("XDG_DATA_HOME")
+    home = Path(given or os.path.expanduser("~/.local/share"))  # which stays if there is no home
+    if not home.is_absolute():
+        raise LedgerError(
+            f"XDG_DATA_HOME={given!r} and HOME={os.environ.get('HOME')!r} name no folder in which keys and journals of"
+            " fits are found again. Give XDG_DATA_HOME a whole path, to a folder that outlives the process."
+        )
     return home / "dpgb_dask"
 
 

@@ -4,14 +4,17 @@ import errno
 import gc
 import os
 import pickle
+import pwd
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
@@ -486,7 +489,10 @@ def mounted(tmp_path, monkeypatch):
     return mount
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "cifs", "gpfs", "fuse.sshfs", "9p"])
+@pytest.mark.parametrize(
+    "kind",
+    ["nfs", "nfs4", "lustre", "cifs", "gpfs", "fuse.sshfs", "fuse.ceph-fuse", "9p", "virtiofs"],
+)
 def test_network_file_system_is_refused_with_the_way_out(mounted, kind):
     mounted(kind)
     with pytest.raises(LedgerError) as info:
@@ -508,6 +514,28 @@ def test_a_link_to_a_network_file_system_is_refused(mounted, tmp_path):
     for path in ("budget.db", "folder/budget.db"):
         with pytest.raises(LedgerError, match="nfs4"):
             Ledger(f"sqlite:///{tmp_path}/{path}")
+
+
+def test_a_network_file_system_of_macos_is_refused(monkeypatch, tmp_path):
+    """It has no table of mounts to read."""
+    mounts = [SimpleNamespace(mountpoint="/", fstype="apfs")]
+    monkeypatch.setattr(ledger_files, "MOUNTINFO", tmp_path / "none")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    Ledger("sqlite:////mnt/team share/budget.db")
+    mounts.append(SimpleNamespace(mountpoint="/mnt/team share", fstype="smbfs"))
+    with pytest.raises(LedgerError, match="smbfs"):
+        Ledger("sqlite:////mnt/team share/budget.db")
+
+
+@pytest.mark.parametrize("home", [{"XDG_DATA_HOME": "state"}, {"HOME": None}])
+def test_a_home_that_depends_on_where_a_process_stands_is_refused(home, monkeypatch):
+    """A user of a container may have neither HOME nor a name."""
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    for name, value in home.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with pytest.raises(LedgerError, match="XDG_DATA_HOME"):
+        Ledger("postgresql+psycopg://me@db.example/privacy")._folder("id")
 
 
 def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, monkeypatch):
