@@ -1189,6 +1189,11 @@ class Ledger:
             return LedgerLostError(
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
+        if self._address.server and (file := getattr(error, "filename", None)):  # on this machine
+            return LedgerUnavailableError(
+                f"{text}It is {file!r} that cannot be used: the newest head, keys and journals are kept there."
+                " Make room, or name a folder that can be written by XDG_DATA_HOME."
+            )
         return LedgerUnavailableError(
             f"{text}Check that the address exists and can be written, that there is room, and that no other process"
             " holds it."

@@ -25,6 +25,7 @@ from dpgb_dask.controller import ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened
+from dpgb_dask.controller.noise import write_key
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -536,6 +537,20 @@ def test_a_home_that_depends_on_where_a_process_stands_is_refused(home, monkeypa
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     with pytest.raises(LedgerError, match="XDG_DATA_HOME"):
         Ledger("postgresql+psycopg://me@db.example/privacy")._folder("id")
+
+
+def test_a_home_that_cannot_be_written_is_named_beside_a_server(tmp_path, monkeypatch):
+    """Homes are read-only on the nodes of some clusters; the server is well."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    ledger = Ledger("postgresql+psycopg://me@db.example/privacy")
+    with pytest.raises(OSError, match="Not a directory") as caught:
+        ledger._write_head((1, 64 * "a"))
+    told = str(ledger._failed(caught.value, committing=False, charging=True))
+    assert str(tmp_path / "file") in told
+    assert "XDG_DATA_HOME" in told
+    with pytest.raises(LedgerUnavailableError, match="XDG_DATA_HOME"):
+        write_key(tmp_path / "file" / "key", bytes(32))
 
 
 def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, monkeypatch):
