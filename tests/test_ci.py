@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,27 @@ def test_every_command_of_a_place_is_a_step():
     ]
     assert commands()
     assert lacks == []
+
+
+# ---- ci/hpc/submit.sh ------------------------------------------------------------------------------------------------
+
+PROGRAMS = {
+    "dask": 'while [[ $1 != --scheduler-file ]]; do shift; done; echo there >"$2"; exec sleep 60',
+    "srun": 'printf "%s\\n" "$@" >part; mv part told',
+    "dpgb-dask": "until [[ -e told ]]; do sleep 0.1; done",
+}
+
+
+def test_a_worker_on_slurm_gets_a_core_for_each_of_its_threads(tmp_path):
+    """Slurm's own: a step is not given what its job has been, where srun is not told."""
+    for name, script in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7", "DPGB_LEDGER": "x"}
+    job |= {"SLURM_CPUS_PER_TASK": "3", "SLURM_MEM_PER_CPU": "500"}
+    job["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run([ROOT / "ci/hpc/submit.sh"], cwd=tmp_path, env=os.environ | job, check=True)
+    told = (tmp_path / "told").read_text().split()
+    assert told[:3] == ["--cpus-per-task=3", "dask", "worker"]
+    assert told[told.index("--nthreads") + 1] == "3"
+    assert told[told.index("--memory-limit") + 1] == "1500MiB"

@@ -86,7 +86,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
         | {"google_crc32c", "cryptography", "fsspec", "psutil", "pyarrow"},
     ),
-    "controller": (LOW, {"numpy", "cryptography", "sqlalchemy"}),
+    # psutil: which file systems are mounted, where there is no /proc
+    "controller": (LOW, {"numpy", "cryptography", "sqlalchemy", "psutil"}),
     "released": (
         LOW | READING,
         {"numpy", "dask", "xarray", "pandas", "zarr"},

@@ -50,8 +50,9 @@ until [[ -s $run/scheduler.json ]]; do
   kill -0 "$scheduler" # else it has failed, and said why
   sleep 0.2
 done
-srun dask worker --scheduler-file "$run/scheduler.json" --protocol tls --nthreads "$SLURM_CPUS_PER_TASK" \
-  --memory-limit "$((SLURM_MEM_PER_CPU * SLURM_CPUS_PER_TASK))MiB" --local-directory "${TMPDIR:-/tmp}" \
+# since Slurm 22.05 a step does not take --cpus-per-task from its job: where Slurm binds tasks, all threads had one core
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" dask worker --scheduler-file "$run/scheduler.json" --protocol tls \
+  --nthreads "$SLURM_CPUS_PER_TASK" --memory-limit "$((SLURM_MEM_PER_CPU * SLURM_CPUS_PER_TASK))MiB" --local-directory "${TMPDIR:-/tmp}" \
   --no-dashboard --dashboard-address 127.0.0.1:0 --death-timeout 120 "${network[@]}" &
 
 # The fit says its number once it is charged, before it reads a row.

@@ -1189,6 +1189,11 @@ class Ledger:
             return LedgerLostError(
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
+        if self._address.server and (file := getattr(error, "filename", None)):  # on this machine
+            return LedgerUnavailableError(
+                f"{text}It is {file!r} that cannot be used: the newest head, keys and journals are kept there."
+                " Make room, or name a folder that can be written by XDG_DATA_HOME."
+            )
         return LedgerUnavailableError(
             f"{text}Check that the address exists and can be written, that there is room, and that no other process"
             " holds it."
@@ -1260,8 +1265,20 @@ def _is_name(value: Any) -> bool:
 
 
 def _home() -> Path:
-    """Return this user's folder for the files of ledgers on servers."""
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    """Return this user's folder for the files of ledgers on servers.
+
+    Raises
+    ------
+    LedgerError
+        If it depends on where the process stands: what is kept there would not be found again.
+    """
+    given = os.environ.get("XDG_DATA_HOME")
+    home = Path(given or os.path.expanduser("~/.local/share"))  # which stays if there is no home
+    if not home.is_absolute():
+        raise LedgerError(
+            f"XDG_DATA_HOME={given!r} and HOME={os.environ.get('HOME')!r} name no folder in which keys and journals of"
+            " fits are found again. Give XDG_DATA_HOME a whole path, to a folder that outlives the process."
+        )
     return home / "dpgb_dask"
 
 

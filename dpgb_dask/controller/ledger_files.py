@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+import psutil
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -30,9 +31,12 @@ STALE_SECONDS = 3600.0  # a pending head older than this was left by a process t
 MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
-    "fhgfs", "panfs", "wekafs", "orangefs", "pvfs2", "ocfs2", "gfs2", "9p", "davfs", "fuse.sshfs", "fuse.glusterfs",
-    "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.rclone", "fuse.mount-s3", "fuse.juicefs",
+    "fhgfs", "panfs", "wekafs", "orangefs", "pvfs2", "ocfs2", "gfs2", "dvs", "9p", "davfs", "fuse.sshfs",
+    "fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse", "fuse.blobfuse2",
+    "fuse.rclone", "fuse.mount-s3", "fuse.goofys", "fuse.geesefs", "fuse.juicefs", "fuse.mfs", "fuse.seaweedfs",
     "fuse.davfs2",
+    "virtiofs", "vboxsf", "fuse.vmhgfs-fuse", "fuse.grpcfuse",  # folders that virtual machines share with their host
+    "afpfs", "webdav",  # of macOS
 )  # fmt: skip
 GENESIS = "0" * 64
 HASH_FORM = re.compile("[0-9a-f]{64}")
@@ -176,7 +180,7 @@ def refuse_second_name(path: Path, n_links: int) -> None:
 
 
 def _file_system(directory: Path) -> str:
-    """Return the file system type of a directory, empty if it is not known (no Linux)."""
+    """Return the file system type of a directory, empty if it is not known."""
     best, kind = -1, ""
     for point, found in _mounts():
         # later lines hide earlier ones at the same point
@@ -186,10 +190,12 @@ def _file_system(directory: Path) -> str:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """Yield (mount point, file system type) of this process; none where that is not known (no Linux)."""
+    """Yield (mount point, file system type) of this process."""
     try:
         lines = MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
+    except OSError:  # no Linux
+        for mounted in psutil.disk_partitions(all=True):
+            yield mounted.mountpoint, mounted.fstype
         return
     for line in lines:
         mount, _, source = line.partition(" - ")

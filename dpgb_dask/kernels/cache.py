@@ -167,8 +167,13 @@ def folders() -> tuple[Path, ...]:
 
 @lru_cache
 def _own_folders() -> tuple[Path, ...]:
-    user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(__file__).parent / "__pycache__" / NAME, Path(user) / NAME / _folder_name()
+    beside = Path(__file__).parent / "__pycache__" / NAME
+    user = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(user):  # XDG's rule: such a name is as good as none
+        user = os.path.expanduser("~/.cache")
+    if not os.path.isabs(user):  # there is no home
+        return (beside,)
+    return beside, Path(user) / NAME / _folder_name()
 
 
 @lru_cache

@@ -263,6 +263,30 @@ def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
     rounds.close()
 
 
+@pytest.mark.parametrize("long", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_cluster_is_not_idle_while_rounds_go_over_comms(long, seen, expected, monkeypatch):
+    """An idle limit ends a scheduler that has had no task for so long."""
+    monkeypatch.setattr(comms, "LOOK", 0.1)
+    monkeypatch.setattr(comms, "AWAKE", 0.1)
+    with LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster, Client(cluster):
+        rounds = rounds_of("binary", backend="comms")
+        main_sums(rounds)
+        cluster.scheduler.idle_timeout = 1.0  # from here on: no kernel is compiled meanwhile
+        if long:
+            hold = Hold(monkeypatch)
+            timer = threading.Timer(2.5, hold.go_on.set)
+            timer.start()
+            np.testing.assert_array_equal(main_sums(rounds), expected)
+            timer.join()
+        else:
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                np.testing.assert_array_equal(main_sums(rounds), expected)
+                time.sleep(0.01)
+        rounds.close()
+    assert all(seen)
+
+
 # ---- what stays ------------------------------------------------------------------------------------------------------
 
 

@@ -4,14 +4,17 @@ import errno
 import gc
 import os
 import pickle
+import pwd
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
@@ -22,6 +25,7 @@ from dpgb_dask.controller import ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import Opened
+from dpgb_dask.controller.noise import write_key
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -486,7 +490,10 @@ def mounted(tmp_path, monkeypatch):
     return mount
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "cifs", "gpfs", "fuse.sshfs", "9p"])
+@pytest.mark.parametrize(
+    "kind",
+    ["nfs", "nfs4", "lustre", "cifs", "gpfs", "fuse.sshfs", "fuse.ceph-fuse", "9p", "virtiofs"],
+)
 def test_network_file_system_is_refused_with_the_way_out(mounted, kind):
     mounted(kind)
     with pytest.raises(LedgerError) as info:
@@ -508,6 +515,42 @@ def test_a_link_to_a_network_file_system_is_refused(mounted, tmp_path):
     for path in ("budget.db", "folder/budget.db"):
         with pytest.raises(LedgerError, match="nfs4"):
             Ledger(f"sqlite:///{tmp_path}/{path}")
+
+
+def test_a_network_file_system_of_macos_is_refused(monkeypatch, tmp_path):
+    """It has no table of mounts to read."""
+    mounts = [SimpleNamespace(mountpoint="/", fstype="apfs")]
+    monkeypatch.setattr(ledger_files, "MOUNTINFO", tmp_path / "none")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    Ledger("sqlite:////mnt/team share/budget.db")
+    mounts.append(SimpleNamespace(mountpoint="/mnt/team share", fstype="smbfs"))
+    with pytest.raises(LedgerError, match="smbfs"):
+        Ledger("sqlite:////mnt/team share/budget.db")
+
+
+@pytest.mark.parametrize("home", [{"XDG_DATA_HOME": "state"}, {"HOME": None}])
+def test_a_home_that_depends_on_where_a_process_stands_is_refused(home, monkeypatch):
+    """A user of a container may have neither HOME nor a name."""
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    for name, value in home.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with pytest.raises(LedgerError, match="XDG_DATA_HOME"):
+        Ledger("postgresql+psycopg://me@db.example/privacy")._folder("id")
+
+
+def test_a_home_that_cannot_be_written_is_named_beside_a_server(tmp_path, monkeypatch):
+    """Homes are read-only on the nodes of some clusters; the server is well."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    ledger = Ledger("postgresql+psycopg://me@db.example/privacy")
+    with pytest.raises(OSError, match="Not a directory") as caught:
+        ledger._write_head((1, 64 * "a"))
+    told = str(ledger._failed(caught.value, committing=False, charging=True))
+    assert str(tmp_path / "file") in told
+    assert "XDG_DATA_HOME" in told
+    with pytest.raises(LedgerUnavailableError, match="XDG_DATA_HOME"):
+        write_key(tmp_path / "file" / "key", bytes(32))
 
 
 def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pwd
 import subprocess
 import sys
 import textwrap
@@ -147,6 +148,16 @@ def test_without_a_folder_kernels_are_compiled_in_memory_and_that_is_said_once(
     assert "NUMBA_CACHE_DIR" in warned.message
     assert "dpgb-dask warm" in warned.message
     assert not list(own_cache.rglob("*.nb?"))
+
+
+@pytest.mark.parametrize("home", [{"XDG_CACHE_HOME": "caches"}, {"HOME": None}])
+def test_without_a_home_no_folder_depends_on_where_a_process_stands(home, monkeypatch):
+    """A user of a container may have neither HOME nor a name."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    for name, value in home.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    assert all(folder.is_absolute() for folder in cache._own_folders.__wrapped__())
 
 
 def test_what_is_kept_from_other_sources_or_damaged_is_compiled_again(own_cache, monkeypatch):

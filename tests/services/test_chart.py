@@ -139,6 +139,9 @@ TEAM = {
 WRONG = [
     ({"imagge": {}}, "imagge"),
     ({"image": {"tag": "latest"}}, "/image/tag"),
+    ({"image": {"digest": "0123"}}, "/image/digest"),
+    ({"tolerations": [{"effect": "Never"}]}, "/tolerations/0/effect"),
+    ({"gateway": {"nodeSelector": {"pool": 1}}}, "/gateway/nodeSelector/pool"),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
     ({"image": {"repository": "Not A Name"}}, "/image/repository"),
     ({"gateway": {"threads": 0}}, "/gateway/threads"),
@@ -236,6 +239,31 @@ def test_arguments_of_a_fit_are_options_of_the_command():
     assert own | given == options - {"help", ""}
 
 
+def test_pods_run_on_the_nodes_that_the_values_name(everything):
+    pods = [pod for one in everything for _, pod in policy.pods(one)]
+    assert len(pods) == 7
+    assert {json.dumps(pod.get("nodeSelector")) for pod in pods} == {
+        '{"kubernetes.io/arch": "amd64"}'
+    }
+    taint = {"key": "team", "operator": "Equal", "value": "privacy", "effect": "NoSchedule"}
+    assert all(pod.get("tolerations") == [taint] for pod in pods)
+
+
+def test_an_image_may_be_named_by_its_digest():
+    digest, other = (f"sha256:{64 * digit}" for digit in "ab")
+    (one,) = rendered({"image": {"digest": digest}, "notebookImage": {"digest": other}})
+    pods = [pod for thing in one["objects"] for _, pod in policy.pods(thing)]
+    assert {c["image"] for pod in pods for c in policy.containers(pod)} == {f"dpgb-dask@{digest}"}
+    texts = {
+        thing["metadata"]["name"]: thing["data"]["values.yaml"]
+        for thing in one["objects"]
+        if thing["kind"] == "ConfigMap"
+    }
+    assert f"dpgb-dask@{digest}" in texts["rel-dpgb-dask-for-gateway"]
+    notebook = yaml.safe_load(texts["rel-dpgb-dask-for-hub"])["singleuser"]["image"]
+    assert f"{notebook['name']}:{notebook['tag']}" == f"dpgb-dask-notebook@{other}"
+
+
 @pytest.fixture(scope="module")
 def clusters(everything):
     """What dask-gateway makes of choices of a user under the chart's cluster options."""
@@ -259,6 +287,11 @@ def test_dask_gateway_makes_restricted_pods_of_the_cluster_options(clusters, rec
     assert worker["args"][:2] == ["dask", "worker"]
     assert worker["args"][-4:] == ["--nthreads", "3", "--memory-limit", str(3 * 2**29)]
     assert {"name": "XDG_CACHE_HOME", "value": "/cache/ada"} in worker["env"]
+    for pod in pods:
+        assert pod["spec"]["nodeSelector"] == {"pool": "workers"}
+        assert {"key": "spot", "operator": "Exists"} in pod["spec"]["tolerations"]
+    command = " ".join(plain["pods"][0]["spec"]["containers"][0]["args"])
+    assert re.search(r"--dg-idle-timeout 900(\.0)?\b", command)
     assert not {"PGPASSWORD"} & {variable["name"] for variable in worker["env"]}
     assert policy.CLIENT not in chosen["pods"][1]["metadata"]["labels"]
     for one, name in zip(

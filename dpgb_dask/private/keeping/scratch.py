@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpgb_dask.errors import LostCodesError, ScratchError
 
 MOST_VECTORS = 512  # arrays of one system call; Linux takes 1024
+ZEROS = np.zeros(1 << 20, np.uint8)
 
 
 class Scratch:
@@ -89,6 +90,10 @@ class Scratch:
             If the disk has too little space.
         """
         extent = Extent(self, [size])
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            for start in range(0, size, len(ZEROS)):
+                self._write(extent.offset + start, [ZEROS[: size - start]])
+            return extent
         try:
             os.posix_fallocate(self._file.fileno(), extent.offset, max(size, 1))
         except OSError as error:

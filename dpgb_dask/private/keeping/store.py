@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from dask.system import CPU_COUNT
+from dask.system import cpu_count
 from dask.utils import format_bytes
 from distributed import Worker, get_worker
 from distributed.core import Status
@@ -355,7 +355,7 @@ class Store:
         """Return how many bytes may be held, given the memory that this process uses before it keeps a piece."""
         used = psutil.Process().memory_info().rss
         worker = _worker()
-        own = self.keeping.n_threads or CPU_COUNT
+        own = self.keeping.n_threads or cpu_count()
         n_threads = own if worker is None else worker.state.nthreads
         granted = None if worker is None else worker.memory_manager.memory_limit
         if granted is None:

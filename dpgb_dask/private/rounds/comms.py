@@ -13,6 +13,8 @@ seconds).
 
 import asyncio
 import logging
+import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ FAN_OUT = 8  # workers below one worker
 SECONDS_SAVED = 1.0  # switch to comms only if this saves so much in a fit: less does not matter
 ROUNDS_SEEN = 3  # rounds to measure before the overhead of a round is estimated
 LOOK = 2.0  # seconds between two checks of where the shards are, during a long round
+AWAKE = 2.0  # seconds between two empty tasks: a scheduler that sees none is idle, and idle ones may be ended
 MOST_FAILURES = 3  # failed rounds in a row, after which comms are given up: the next would fail too
 
 Share = tuple[str, tuple[str, ...]]  # address of a worker, keys of the shards it holds
@@ -114,6 +117,10 @@ class NoAnswerError(Exception):
     """Raised if a part of the tree has no answer."""
 
 
+def _nothing() -> None:
+    """Compute nothing: the task is sent to be seen by the scheduler."""
+
+
 def _answer_all(held: Sequence[Any], message: bytes, n_threads: int) -> Reply:
     replies = [answer(resident, message, n_threads) for resident in held]
     good = [reply for reply in replies if not isinstance(reply, Failure)]
@@ -156,6 +163,7 @@ class CommTree:
         self._ready = False
         self._shares: tuple[Share, ...] = ()
         self._failures = 0
+        self._awoken = 0.0
 
     def ask(self, shards: Sequence[Future[Any]], message: bytes) -> Reply | None:
         """Return the sums over some shards; None if there is no answer, and tasks have to be used.
@@ -188,6 +196,7 @@ class CommTree:
                 self._shares = await asyncio.wait_for(self._find(keys), self._seconds)
             if not self._shares:
                 return None
+            self._keep_awake()
             return await self._send(message)
         except LackingPartsError:
             raise
@@ -217,6 +226,12 @@ class CommTree:
             address in who_has.get(key, ()) for address, keys in self._shares for key in keys
         )
 
+    def _keep_awake(self) -> None:
+        """Send an empty task now and then: Dask and dask-gateway end a cluster that has had none for an idle limit."""
+        if time.monotonic() >= self._awoken + AWAKE:
+            self._awoken = time.monotonic()
+            self._client.submit(_nothing, key=f"dpgb-awake-{uuid.uuid4().hex}")
+
     def _keys(self) -> list[str]:
         return [key for _, keys in self._shares for key in keys]
 
@@ -233,6 +248,7 @@ class CommTree:
             while not (await asyncio.wait((round_trip,), timeout=LOOK))[0]:
                 if not await asyncio.wait_for(self._are_there(), self._seconds):
                     return None
+                self._keep_awake()
             return _unpack(round_trip.result().get(root))
         finally:
             round_trip.cancel()

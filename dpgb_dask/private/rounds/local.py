@@ -1,6 +1,5 @@
 """Rounds in this process: one shard and a pool of threads, without a cluster."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from dask.local import get_async, get_sync
+from dask.system import cpu_count
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 
 def default_threads() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPUs this process may use: of those it is bound to, what its container is granted."""
+    return cpu_count()
 
 
 class LocalRounds(SealedRounds):

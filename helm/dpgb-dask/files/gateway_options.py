@@ -32,6 +32,8 @@ POD = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
     "enableServiceLinks": False,
+    "nodeSelector": SETTINGS["nodeSelector"],
+    "tolerations": SETTINGS["tolerations"],
     "volumes": [
         {"name": "scratch", "emptyDir": {"sizeLimit": SETTINGS["scratch"]}},
         {"name": "cache", "persistentVolumeClaim": {"claimName": SETTINGS["cacheClaim"]}}
@@ -71,6 +73,7 @@ def dpgb_options(chosen):
     return {
         "image": chosen.image,
         "image_pull_policy": SETTINGS["pullPolicy"],
+        "idle_timeout": SETTINGS["idleTimeout"],
         "image_pull_secrets": SETTINGS["imagePullSecrets"],
         "worker_memory": dpgb_memory(chosen.worker_memory),
         "worker_cores": chosen.worker_threads,

@@ -19,11 +19,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "dpgb-dask.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
-{{- end }}
-
-{{- define "dpgb-dask.notebookImage" -}}
-{{ .Values.notebookImage.repository }}:{{ .Values.notebookImage.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
 {{- end }}
 
 {{- /* The pod security standard "restricted" in full; $uid of the image. */}}
@@ -40,6 +38,12 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -33,7 +33,7 @@ from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import check_backend, open_rounds
-from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 N = 3000
@@ -179,6 +179,12 @@ def test_sums_are_the_same_for_every_kind_of_input(name, expected, tmp_path):
     schema = shape_of("binary").schema
     source = read_source(*as_kind(name, tmp_path), schema)
     check_same(answers(source, "binary"), expected)
+
+
+def test_threads_are_those_that_a_container_is_granted(monkeypatch):
+    """Kubernetes grants CPU by a quota; a process there sees all cores of its node."""
+    monkeypatch.setattr(dask.system, "_try_extract_cgroup_cpu_quota", lambda: (90_000, 100_000))
+    assert default_threads() == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
