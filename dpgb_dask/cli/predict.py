@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     keep = [name for given in options.keep for name in names_in(given, columns)]
     parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
-    with joined(options.scheduler), replacing(place) as part:
+    with joined(options.scheduler), replacing(place, overwrite=options.overwrite) as part:
         if delimiter is None:
             texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
             # the type of an object column in a file is otherwise unknown

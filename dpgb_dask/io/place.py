@@ -15,6 +15,7 @@ from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.whole_files import (
+    is_taken_away,
     name_of,
     part_name,
     parts_among,
@@ -79,10 +80,10 @@ class Place:
         raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
 
     def _nothing(self) -> StructureError:
-        if self.folder is not None and (old := replaced_by(self.folder)).is_dir():
+        if self.folder is not None and is_taken_away(self.folder):
             return StructureError(
                 f"path={self.path!r} is being replaced, or was as the process was killed. What was there is now"
-                f" {str(old)!r}; the next write to the path puts it back."
+                f" {str(replaced_by(self.folder))!r}; the next write to the path puts it back."
             )
         return StructureError(
             f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
@@ -139,17 +140,24 @@ class Place:
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
     @contextmanager
-    def to_write(self, *, overwrite: bool) -> Iterator["Place"]:
-        """Give an empty place to write a data set to: this one or, where one is to be replaced, another beside it.
+    def to_write(self, id: str, *, overwrite: bool) -> Iterator["Place"]:
+        """Give an empty place to write a data set to: another beside this one, but at a URL where nothing is, this one.
 
-        What is written beside takes the place of what was here, once the context ends. If it ends by an exception,
-        what was written is removed.
+        What is written beside takes its place, and that of what was here, once the context ends. If it ends by an
+        exception, what was written is removed.
+
+        Parameters
+        ----------
+        id : str
+            That of the data set, by which it is told from one that another process writes here.
+        overwrite : bool
+            Whether it may replace a data set.
 
         Raises
         ------
         StructureError
-            If something exists and may not be replaced, or the parent folder does not exist. If a store fails while a
-            complete data set is moved here; it then says where that one is.
+            If something exists and may not be replaced, or the parent folder does not exist. If another process writes
+            here meanwhile. If a store fails while a complete data set is moved here; it then says where that one is.
         """
         if self.folder is not None:
             put_back(self.folder)
@@ -158,16 +166,18 @@ class Place:
                 f"path={self.path!r} has one of {' '.join(sorted(PATTERNS))}, by which a URL would name other data"
                 " sets, too. Choose another name."
             )
-        if self.exists():
+        if there := self.exists():
             self._check_replaceable(overwrite=overwrite)
-            with self._replacing() as written:
+        if self.folder is not None or there:
+            with self._replacing(overwrite=overwrite) as written:
                 yield written
         else:
-            self._make()
             try:
                 yield self
             except BaseException:
-                self._remove_if_possible()
+                with suppress(StructureError):  # of a store that is gone
+                    if self.id() in ("", id):  # and not another process's
+                        self._remove_if_possible()
                 raise
         self._see_what_is_left()
 
@@ -181,23 +191,16 @@ class Place:
                 f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
             )
 
-    def _make(self) -> None:
-        """Make the folder; a store has none."""
-        if self.folder is None:
-            return
-        if not self.folder.parent.is_dir():
-            raise StructureError(
-                f"path={self.path!r}: the folder around it does not exist. Make it first."
-            )
-        self.folder.mkdir(mode=0o700)
-
     @contextmanager
-    def _replacing(self) -> Iterator["Place"]:
+    def _replacing(self, *, overwrite: bool) -> Iterator["Place"]:
         if self.folder is not None:
-            with replacing(self.folder) as part:
-                written = Place(str(part), self._options)
-                written._make()
-                yield written
+            if not self.folder.parent.is_dir():
+                raise StructureError(
+                    f"path={self.path!r}: the folder around it does not exist. Make it first."
+                )
+            with replacing(self.folder, overwrite=overwrite) as part:
+                part.mkdir(mode=0o700)
+                yield Place(str(part), self._options)
             return
         written = self._beside(part_name(self._name()))
         try:
@@ -265,11 +268,14 @@ class Place:
             "complete": False,
             WHOLE_IN: source.rpartition("/")[2],
         }
-        files.pipe_file(f"{root}/{METADATA}", json.dumps(mark).encode())
+        said = json.dumps(mark).encode()
+        files.pipe_file(f"{root}/{METADATA}", said)
         if old := [name for name in _sizes(files, root) if name != METADATA]:
             files.rm([f"{root}/{name}" for name in old])
         _copy(files, source, root, [name for name in sizes if name != METADATA])
         files.invalidate_cache()
+        if files.cat_file(f"{root}/{METADATA}") != said:
+            raise taken(self.path)
         if {**_sizes(files, root), METADATA: sizes[METADATA]} != sizes:
             raise lacks_parts(self.path)
         _copy(files, source, root, [METADATA])  # and with it the mark of completeness
@@ -356,6 +362,14 @@ def damaged_facts(path: str) -> StructureError:
     """Return the error for a data set whose attribute or metadata were changed."""
     return StructureError(
         f"path={path!r} is damaged: what it says of itself is not what was written. {AGAIN} Or put a copy back."
+    )
+
+
+def taken(path: str) -> StructureError:
+    """Return the error for a place at which another process has begun to write."""
+    return StructureError(
+        f"path={path!r} is written by another process, which began after this one, and what that one writes stays."
+        f" Write again, to another path or, once no other process writes there, with {REPLACE}."
     )
 
 

@@ -13,6 +13,7 @@ from cli_parts import BUDGET, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.cli import predict as commands
 
 
 def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, capsys):
@@ -121,6 +122,29 @@ def test_predict_refuses_suffixes_that_it_does_not_know(place, name, capsys):
     printed = capsys.readouterr().err
     assert "is not known. Give *.csv" in printed
     assert not (place / name).exists()
+
+
+@pytest.mark.parametrize("out", ["p.csv", "p.parquet"])
+def test_predictions_that_another_process_has_written_meanwhile_stay(
+    out, place, capsys, monkeypatch
+):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    command = ("predict", model, place / "people.csv", "--out", place / out)
+    real = commands.joined
+
+    def after_the_other(scheduler):
+        monkeypatch.setattr(commands, "joined", real)
+        assert run(*command, "--proba") == 0
+        return real(scheduler)
+
+    monkeypatch.setattr(commands, "joined", after_the_other)
+    capsys.readouterr()
+    assert run(*command) == 1
+    assert f"{str(place / out)!r} was written by another process" in capsys.readouterr().err
+    read = pd.read_csv if out == "p.csv" else pd.read_parquet
+    assert list(read(place / out).columns) == ["prediction", "proba_0", "proba_1"]
+    assert not list(place.glob(".dpgb-*"))
 
 
 def test_predict_does_not_overwrite(place, capsys):
