@@ -55,8 +55,13 @@ def path_of(name: str | Path) -> Path:
 
 
 def file_of(path: Any) -> Path:
-    """Return the path of a file on this machine that a caller gives; raises as `name_of`."""
-    return path_of(name_of(path))
+    """Return the path of a file on this machine that a caller gives; raises as `name_of`, and of a URL."""
+    name = name_of(path)
+    if "://" in name:
+        raise StructureError(
+            f"path={name!r} is a URL. Give the path of a file on this machine, and copy it from there."
+        )
+    return path_of(name)
 
 
 def folder_of(path: Path) -> Path:
@@ -176,7 +181,7 @@ def _taken(place: Path) -> StructureError:
 
 def replaced_by(place: Path) -> Path:
     """Return where a folder lies while another one takes its place."""
-    return place.with_name(f".dpgb-old-{place.name}")
+    return place.parent / f".dpgb-old-{place.name}"
 
 
 def is_taken_away(place: Path) -> bool:

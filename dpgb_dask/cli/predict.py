@@ -33,6 +33,11 @@ def run(options: argparse.Namespace) -> None:
         raise StructureError(
             f"--out {str(options.out)!r} is a device or a pipe, whose place a file would take. Give the name of a file."
         )
+    if delimiter is None and "*" in str(place):
+        raise StructureError(
+            f"--out {str(options.out)!r}: in the name of a Parquet folder, and of those around it, Dask takes a * for"
+            " any name. Choose another, or write *.csv."
+        )
     put_back(place)  # if a command was killed
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     check_spared(options, options.out, replaced_by(place), *parts_beside(place))

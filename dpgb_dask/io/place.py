@@ -73,6 +73,8 @@ class Place:
                 if self.folder is not None:
                     raise
                 refused = remote.failed(self.path, error)
+        except StructureError:
+            raise
         except Exception:
             pass
         if refused is not None:
@@ -101,7 +103,11 @@ class Place:
     def _store(self) -> str | Path:
         if self.folder is not None:
             return self.folder
-        self._files()  # raises a clearer error than Zarr would
+        files, _ = self._files()  # raises a clearer error than Zarr would
+        if files.protocol == "dir":
+            raise StructureError(
+                f"path={self.path!r}: Zarr opens no address of dir://. Give that of the folder itself."
+            )
         return self.path
 
     def exists(self) -> bool:
@@ -134,7 +140,7 @@ class Place:
     def _is_wreck(self) -> bool:
         """Whether a place that cannot be opened as a group holds parts of a data set and nothing else."""
         files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
-        names = {str(Path(path).relative_to(root)) for path in files.find(root, maxdepth=2)}
+        names = {_below(root, path) for path in files.find(root, maxdepth=2)}
         tops = {name.split("/")[0] for name in names}
         parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
@@ -165,6 +171,11 @@ class Place:
             raise StructureError(
                 f"path={self.path!r} has one of {' '.join(sorted(PATTERNS))}, by which a URL would name other data"
                 " sets, too. Choose another name."
+            )
+        elif "::" in self.path:
+            raise StructureError(
+                f"path={self.path!r} is a chain of addresses, such as of a cache or an archive, by which data sets are"
+                " read and not written. Write to an address of one part."
             )
         if there := self.exists():
             self._check_replaceable(overwrite=overwrite)
@@ -330,9 +341,13 @@ class Place:
 
 def _sizes(files: Any, folder: str) -> dict[str, int]:
     """Return the size of every object below a folder, by its name there, from one listing."""
-    base = f"{folder}/"
-    found = files.find(base, detail=True)
-    return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
+    found = files.find(f"{folder}/", detail=True)
+    return {_below(folder, path): int(info["size"]) for path, info in found.items()}
+
+
+def _below(folder: str, path: str) -> str:
+    """Return the name of an object below a folder; a store may begin one of both by a slash."""
+    return path.lstrip("/").removeprefix(f"{folder.strip('/')}/")
 
 
 def _copy(files: Any, source: str, target: str, names: list[str]) -> None:

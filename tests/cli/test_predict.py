@@ -147,6 +147,27 @@ def test_predictions_that_another_process_has_written_meanwhile_stay(
     assert not list(place.glob(".dpgb-*"))
 
 
+def test_a_name_that_dask_takes_for_others_is_refused_before_any_work(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "fol*der").mkdir()
+    for out in ("a*.parquet", "a*", "fol*der/a.parquet"):
+        assert run("predict", "no-model.json", "people.csv", "--out", out) == 1
+        assert f"--out {out!r}: in the name of a Parquet folder" in capsys.readouterr().err
+    assert run("predict", "no-model.json", "people.csv", "--out", "/", "--overwrite") == 1
+    assert "--out '/' is not a folder of Parquet files alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["schema", "demo", "warm"])
+def test_a_file_of_this_machine_is_written_to_no_url(command, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    option = "--cache-dir" if command == "warm" else "--out"
+    data = ("people.csv",) if command == "schema" else ()
+    with pytest.raises(SystemExit):
+        run(command, *data, option, "memory://there")
+    assert "'memory://there' is a URL: write to a file" in capsys.readouterr().err
+    assert not (place / "memory:").exists()
+
+
 def test_predict_does_not_overwrite(place, capsys):
     (place / "out.csv").write_text("kept")
     assert (

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import stat
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -28,6 +29,7 @@ from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import open_dataset, place, write_dataset, writing
+from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
@@ -657,6 +659,50 @@ def test_names_that_a_store_takes_for_others_too_are_refused(store):
         with pytest.raises(StructureError, match="would name other data sets"):
             write_dataset(f"memory://{name}", *marked(2), **URL)
     assert whole_sets(store) == {"d1.zarr": 1}
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory:///", "memory:///.zarr"])
+def test_a_whole_store_is_no_place_of_a_data_set(url, store):
+    store.pipe_file("/.zarr/zarr.json", b"{}")
+    with pytest.raises(StructureError, match=re.escape(f"path={url!r} is no data set")):
+        open_dataset(url)
+    with pytest.raises(StructureError, match=re.escape(f"path={url!r} ")):
+        write_dataset(url, *marked(1), **URL)
+
+
+def test_the_root_of_this_machine_is_no_place_of_a_data_set():
+    with pytest.raises(StructureError, match="path='/' is no data set of this library"):
+        write_dataset("/", *marked(1), **URL)
+
+
+def test_a_chain_of_addresses_is_read_and_not_written(tmp_path, store, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset("d.zarr", *marked(1), **URL)
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    with zipfile.ZipFile("d.zip", "w") as archive:
+        for path in Path("d.zarr").rglob("*"):
+            archive.write(path)
+    before = sorted(tmp_path.rglob("*")), sorted(store.store)
+    cached = f"simplecache::file://{tmp_path}/d.zarr"
+    for url in (
+        cached,
+        "simplecache::memory://d.zarr",
+        "zip://d.zarr::d.zip",
+        f"zip://d.zarr::file://{tmp_path}/d.zip",
+    ):
+        assert open_dataset(url).X.to_numpy()[0, 3] == 1
+        assert is_dataset(url)
+        for target in (url, url.replace("d.zarr", "new.zarr")):
+            with pytest.raises(StructureError, match="are read and not written"):
+                write_dataset(target, *marked(2), **URL)
+    assert (sorted(tmp_path.rglob("*")), sorted(store.store)) == before
+
+
+@pytest.mark.usefixtures("store")
+def test_an_address_that_zarr_does_not_open_is_refused_as_such():
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    with pytest.raises(StructureError, match="Zarr opens no address of dir://"):
+        open_dataset("dir://d.zarr::memory://")
 
 
 def test_rows_that_zarr_reads_from_the_data_set_are_written_before_it_goes(tmp_path):
