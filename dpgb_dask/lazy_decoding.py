@@ -237,7 +237,7 @@ def total_values(data: xr.DataArray) -> Any:
 def total_collection(data: Any) -> Any:
     """Return a collection of Dask or xarray, in whose tasks no value makes Dask or xarray fail; others as they are."""
     if isinstance(data, dd.DataFrame | dd.Series):
-        done = isinstance(data.expr, TotalRows)
+        done = type(data.expr) is TotalRows
         return data if done else type(data)(TotalRows(data.expr))  # type: ignore[no-untyped-call]
     lazy = isinstance(data, da.Array | xr.DataArray | xr.Dataset) and is_dask_collection(data)
     if not lazy:
@@ -249,6 +249,13 @@ def total_collection(data: Any) -> Any:
         return data
     rebuild, options = data.__dask_postpersist__()
     return rebuild(HighLevelGraph(layers, graph.dependencies), *options)
+
+
+def total_whole(data: Any) -> Any:
+    """Return a collection that is to be computed, as `total_collection`: of a frame, its partitions joined to one."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        data = data.repartition(npartitions=1)
+    return total_collection(data)
 
 
 class TotalRows(Expr):
