@@ -1,12 +1,13 @@
-"""Dates and text that xarray decodes as they are read, such as those of files that `xarray.open_dataset` opens.
+"""What xarray and Dask make of rows as they are read, such as dates of files that `xarray.open_dataset` opens.
 
 xarray decodes a block at once: for one date that it cannot hold, or one text that its encoding does not have, it fails,
 or makes objects of the dates of the whole block. So its functions are replaced where they stand, in its lazy arrays and
-in the tasks that Dask makes of them, by others that decode each value by itself.
+in the tasks that Dask makes of them, by others that decode each value by itself; and Dask's functions on which a value
+has it fail, such as those that join partitions, by those of `encoding/frames.py`.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -15,15 +16,17 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import xarray as xr
-from dask._task_spec import DataNode, Task
+from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
+from dask.dataframe.dask_expr._expr import Expr, Projection
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import FARTHEST, span_of
+from dpgb_dask.encoding.frames import as_it_is, is_check, is_conversion, joining, to_text
 from dpgb_dask.errors import StructureError
-from dpgb_dask.graph_parts import parts_in, rebuilt, rewritten
+from dpgb_dask.graph_parts import parts_in, rewritten
 from dpgb_dask.warning_filters import SILENCE
 
 TEXT = "decode_bytes_array"
@@ -196,17 +199,23 @@ def total_array(array: Any) -> Any:
 
 
 def total_part(part: Any) -> Any:
-    """Return a node of a graph, or an argument of a task, that no decoding ends; the same one if none does.
+    """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
 
-    The parts that are in it are not looked at (`graph_parts`).
+    Decoding by xarray is in arrays that it opened; Dask's conversion to text, its comparison of types, and what joins
+    partitions are in frames, and in arrays that were made of them. The parts that are in it are not looked at
+    (`graph_parts`).
     """
     if isinstance(part, DataNode):
         array = total_array(part.value)
         return part if array is part.value else DataNode(part.key, array)
     if not isinstance(part, Task):
-        return total_array(part)
-    decoder = total_decoder(part.func)
-    return part if decoder is None else Task(part.key, decoder, *part.args, **part.kwargs)
+        return joining(part) or total_array(part)
+    if is_conversion(part.func):
+        return Task(part.key, to_text, *part.args)
+    if is_check(part.func):
+        return Task(part.key, as_it_is, *part.args)
+    function = joining(part.func) or total_decoder(part.func)
+    return part if function is None else Task(part.key, function, *part.args, **part.kwargs)
 
 
 def total_values(data: xr.DataArray) -> Any:
@@ -226,30 +235,85 @@ def total_values(data: xr.DataArray) -> Any:
 
 
 def total_collection(data: Any) -> Any:
-    """Return a collection of Dask or xarray, in whose tasks no value ends xarray's decoding; others as they are."""
+    """Return a collection of Dask or xarray, in whose tasks no value makes Dask or xarray fail; others as they are."""
     if isinstance(data, dd.DataFrame | dd.Series):
-        expression = _total_expression(data.expr, {})
-        return data if expression is data.expr else type(data)(expression)
+        done = type(data.expr) is TotalRows
+        return data if done else type(data)(TotalRows(data.expr))  # type: ignore[no-untyped-call]
     lazy = isinstance(data, da.Array | xr.DataArray | xr.Dataset) and is_dask_collection(data)
     if not lazy:
         return data
     graph = data.__dask_graph__()
-    layers = {name: _total_layer(layer) for name, layer in graph.layers.items()}
+    keys = set(graph)
+    layers = {name: _total_layer(layer, keys) for name, layer in graph.layers.items()}
     if all(layers[name] is layer for name, layer in graph.layers.items()):
         return data
     rebuild, options = data.__dask_postpersist__()
     return rebuild(HighLevelGraph(layers, graph.dependencies), *options)
 
 
-def _total_layer(layer: Any) -> Any:
+def total_whole(data: Any) -> Any:
+    """Return a collection that is to be computed, as `total_collection`: of a frame, its partitions joined to one."""
+    if isinstance(data, dd.DataFrame | dd.Series):
+        data = data.repartition(npartitions=1)
+    return total_collection(data)
+
+
+class TotalRows(Expr):
+    """A frame or series of Dask whose tasks are looked at once Dask has optimised what they are made by.
+
+    What joins partitions, and tasks that the caller has made (`from_delayed`), stand in no expression.
+    """
+
+    _parameters = ["frame"]  # noqa: RUF012 - as Dask declares them
+
+    @property
+    def _meta(self) -> Any:
+        return self.frame._meta  # noqa: SLF001 - Dask's expressions have these names
+
+    def _divisions(self) -> Any:
+        return self.frame.divisions
+
+    def _simplify_up(self, parent: Any, dependents: Any) -> Any:  # noqa: ARG002
+        if type(parent) is Projection:  # so that a reader skips columns
+            columns = Projection(self.frame, *parent.operands[1:])
+            return type(self)(columns)
+        return None
+
+    def _lower(self) -> Any:
+        frame = self.frame.lower_completely()
+        nodes = convert_legacy_graph(dict(frame.__dask_graph__()))
+        return frame if _total_nodes(nodes) is nodes else _TotalTasks(frame.fuse())  # type: ignore[no-untyped-call]
+
+    def _layer(self) -> dict[Any, Any]:
+        keys = [(self._name, k) for k in range(self.npartitions)]
+        pairs = zip(keys, self.frame.__dask_keys__(), strict=True)
+        return {key: Alias(key, source) for key, source in pairs}
+
+
+class _TotalTasks(TotalRows):
+    """The tasks of a frame, made such that no value makes them fail."""
+
+    def _lower(self) -> None:
+        return None
+
+    def dependencies(self) -> list[Any]:
+        """Return none: of what the frame is made, its tasks are here."""
+        return []
+
+    def _layer(self) -> dict[Any, Any]:
+        made = convert_legacy_graph(dict(self.frame.__dask_graph__()))
+        return {**_total_nodes(made), **super()._layer()}
+
+
+def _total_layer(layer: Any, keys: Container[Any]) -> Any:
+    """Return a layer of a graph that has these keys."""
     if isinstance(layer, Blockwise):
         return _total_blockwise(layer)
     if not isinstance(layer, MaterializedLayer):
         return layer  # what Dask makes of other arrays, such as their parts
-    nodes = _total_nodes(layer.mapping)
-    return (
-        layer if nodes is layer.mapping else MaterializedLayer(nodes, annotations=layer.annotations)
-    )
+    given = convert_legacy_graph(layer.mapping, keys)
+    nodes = _total_nodes(given)
+    return layer if nodes is given else MaterializedLayer(nodes, annotations=layer.annotations)
 
 
 def _total_nodes(nodes: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -280,18 +344,3 @@ def _total_blockwise(layer: Blockwise) -> Blockwise:
         annotations=layer.annotations,
         io_deps=layer.io_deps,
     )
-
-
-def _total_expression(node: Any, total: dict[str, Any]) -> Any:
-    """Return an expression of Dask's DataFrames; those made of arrays hold the tasks of these.
-
-    The dict holds what became of each expression, by its name: many may be made of the same ones.
-    """
-    if node._name not in total:  # noqa: SLF001 - dask has no public name for it
-        if type(node).__name__ == "FromGraph":
-            nodes = _total_nodes(node.layer)
-            new = node if nodes is node.layer else node.substitute_parameters({"layer": nodes})
-        else:
-            new = rebuilt(node, lambda below: _total_expression(below, total))
-        total[node._name] = new  # noqa: SLF001
-    return total[node._name]  # noqa: SLF001

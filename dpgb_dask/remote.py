@@ -23,10 +23,22 @@ _PASSWORD = re.compile(r"://[^/@:\[]*:(?!\d+(?:/|$))[^@]*@")
 
 
 def local_path(path: str) -> Path | None:
-    """Return the local path that a path or URL names, `~` as the user's folder; None for a remote URL."""
-    if "://" in path and not path.startswith(("file://", "local://")):
+    """Return the local path that a path or URL names, `~` as the user's folder; None for a remote URL.
+
+    What fsspec chains is one, such as ``simplecache::people.zarr``.
+    """
+    if ("://" in path and not path.startswith(("file://", "local://"))) or _is_chain(path):
         return None
     return path_of(path.split("://", 1)[-1])
+
+
+def _is_chain(path: str) -> bool:
+    first, *others = path.split("::")
+    if not others:
+        return False
+    import fsspec  # noqa: PLC0415 - not needed for local files
+
+    return first in fsspec.available_protocols()
 
 
 def is_url(path: str) -> bool:

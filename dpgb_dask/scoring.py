@@ -10,7 +10,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import read_target
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.errors import StructureError, short
-from dpgb_dask.lazy_decoding import total_collection
+from dpgb_dask.lazy_decoding import total_whole
 from dpgb_dask.private.reading.ingest import as_one_kind, native_column
 from dpgb_dask.private.reading.rows import line_up
 
@@ -39,7 +39,7 @@ def compared(
     """
     weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
     columns = as_one_kind(native_column(predicted, "X"), native_column(y, "y"), weight)
-    rows = line_up(*compute(*map(total_collection, columns)))
+    rows = line_up(*compute(*map(total_whole, columns)))
     target, known = read_target(rows.y, schema)
     found, _ = read_target(rows.x, schema)
     if rows.weight is None:

@@ -19,6 +19,9 @@ from typing import Any
 
 from dpgb_dask.errors import StructureError, level_outside
 
+# errors of a process that renames where another one does
+MET = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY})
+
 fcntl: Any = None
 with suppress(ImportError):  # POSIX alone has it
     fcntl = import_module("fcntl")
@@ -52,8 +55,13 @@ def path_of(name: str | Path) -> Path:
 
 
 def file_of(path: Any) -> Path:
-    """Return the path of a file on this machine that a caller gives; raises as `name_of`."""
-    return path_of(name_of(path))
+    """Return the path of a file on this machine that a caller gives; raises as `name_of`, and of a URL."""
+    name = name_of(path)
+    if "://" in name:
+        raise StructureError(
+            f"path={name!r} is a URL. Give the path of a file on this machine, and copy it from there."
+        )
+    return path_of(name)
 
 
 def folder_of(path: Path) -> Path:
@@ -105,13 +113,15 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def replacing(place: Path) -> Iterator[Path]:
+def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
     """Give a path to write a file or a folder to, which then takes a place; until it is complete what was there stays.
 
     Parameters
     ----------
     place : Path
         No link; what is there is a folder if what is written is one.
+    overwrite : bool
+        Whether it may replace what is there. Of several that may, the last one's is there.
 
     Yields
     ------
@@ -120,6 +130,8 @@ def replacing(place: Path) -> Iterator[Path]:
 
     Raises
     ------
+    StructureError
+        If another process has put something in place meanwhile, which stays.
     OSError
         If nothing can be written beside the place, or put there. Nothing incomplete is left.
     """
@@ -132,31 +144,57 @@ def replacing(place: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_SH)  # until this process ends, however it ends
         part = folder / place.name
         yield part
-        old = replaced_by(place)
-        try:
-            if place.is_dir():  # one folder cannot be renamed over another
-                _remove(old)  # of a process that was killed after it had put its own in place
-                place.rename(old)
-            part.replace(place)
-        finally:
-            put_back(place)
-        _remove(old)
+        if not overwrite and os.path.lexists(place):
+            raise _taken(place)
+        _put_in_place(part, place)
     finally:
         if lock is not None:
             os.close(lock)
         _remove(folder)
 
 
+def _put_in_place(part: Path, place: Path) -> None:
+    """Give a place to what was written beside it; raises as `replacing`."""
+    old, met = replaced_by(place), False
+    try:
+        if place.is_dir():  # one folder cannot be renamed over another
+            _remove(old)  # of a process that was killed after it had put its own in place
+            place.rename(old)
+        part.replace(place)
+    except OSError as error:
+        if error.errno not in MET:
+            raise
+        met = True
+    finally:
+        put_back(place)
+    if met:
+        raise _taken(place)
+    _remove(old)
+
+
+def _taken(place: Path) -> StructureError:
+    return StructureError(
+        f"{str(place)!r} was written by another process meanwhile, and what that one wrote stays. Write again, to"
+        " another place or, once no other process writes there, to replace it."
+    )
+
+
 def replaced_by(place: Path) -> Path:
     """Return where a folder lies while another one takes its place."""
-    return place.with_name(f".dpgb-old-{place.name}")
+    return place.parent / f".dpgb-old-{place.name}"
+
+
+def is_taken_away(place: Path) -> bool:
+    """Whether nothing has taken the place of a folder that was taken away; a link is none, which others may plant."""
+    old = replaced_by(place)
+    return old.is_dir() and not old.is_symlink() and not os.path.lexists(place)
 
 
 def put_back(place: Path) -> None:
     """Put back a folder that was taken away where nothing has taken its place, as its process was killed."""
-    old = replaced_by(place)
-    if old.is_dir() and not place.exists():
-        old.rename(place)
+    if is_taken_away(place):
+        with suppress(FileNotFoundError):  # its process lives, and has ended with it meanwhile
+            replaced_by(place).rename(place)
 
 
 def part_name(name: str) -> str:

@@ -74,7 +74,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "cf_decoding": ({"errors", "warning_filters"}, {"numpy", "xarray"}),
     "graph_parts": (set(), {"dask"}),
     "lazy_decoding": (
-        {"cf_decoding", "errors", "graph_parts", "warning_filters"},
+        {"cf_decoding", "encoding", "errors", "graph_parts", "warning_filters"},
         {"numpy", "dask", "xarray"},
     ),
     "zarr_arrays": ({"cf_decoding", "errors"}, {"numpy", "dask", "zarr"}),

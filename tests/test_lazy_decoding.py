@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from dask.delayed import delayed
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
+from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import total_array, total_collection, total_decoder, total_values
 from dpgb_dask.testing import SeededNoise
@@ -49,7 +51,8 @@ def opened(path, kind, days, jobs):
     return xr.open_zarr(path, consolidated=False, chunks=chunks)
 
 
-def model_text(tmp_path, X):
+def fitted(X, y):
+    """A small model."""
     clf = DPGBClassifier(
         schema=SCHEMA,
         epsilon=4.0,
@@ -59,7 +62,12 @@ def model_text(tmp_path, X):
         noise=SeededNoise(0),
     )
     with dask.config.set(scheduler="sync"):
-        clf.fit(X, Y).save(tmp_path / "m.json")
+        return clf.fit(X, y)
+
+
+def model_text(tmp_path, X):
+    clf = fitted(X, Y)
+    clf.save(tmp_path / "m.json")
     return clf, (tmp_path / "m.json").read_text()
 
 
@@ -244,14 +252,39 @@ def test_numpy_does_not_warn_of_a_number_that_a_scale_makes_infinite(kind, tmp_p
 def test_collections_without_decoding_are_left_alone():
     array = da.from_array(np.arange(6.0), chunks=2) + 1
     assert total_collection(array) is array
-    frame = dd.from_dask_array(array)
-    assert total_collection(frame) is frame
+    frame = as_given(dd.from_dask_array(array))
+    total = total_collection(frame)
+    assert total.optimize().expr._name == frame.optimize().expr._name  # Dask fuses its tasks
+    assert total_collection(total) is total
     assert total_collection("other") == "other"
 
 
-def test_what_is_made_of_the_same_again_and_again_is_looked_at_once():
-    """Each series is made of the one before twice: 2**40 ways lead to the first."""
-    series = dd.from_dask_array(da.from_array(np.arange(6.0), chunks=2))
-    for _ in range(40):
-        series = series + series
-    assert total_collection(series) is series
+def test_a_reader_skips_columns_that_are_not_taken():
+    frame = dd.from_pandas(pd.DataFrame({"a": [1.0], "b": [2.0]}), npartitions=1)
+    total = total_collection(frame)["a"]
+    assert total.optimize().expr._name == frame["a"].optimize().expr._name
+
+
+def day_of(number):
+    """A chunk that xarray decodes, and the caller makes a partition of."""
+    data = xr.Dataset({"when": ("row", np.array([1, number, 5]), {"units": UNITS})}).chunk(row=3)
+    when = xr.decode_cf(data)["when"].data
+    return delayed(lambda days: pd.DataFrame({"when": days, "job": ["cook"] * 3}))(when)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_decoding_in_tasks_of_the_caller_ends_nothing_that_is_asked_of_a_model(again):
+    """Partitions of `from_delayed`, which may be joined afterwards."""
+    meta = pd.DataFrame({"when": np.empty(0, "M8[ns]"), "job": np.empty(0, object)})
+    table = dd.from_delayed([day_of(3), day_of(FAR)], meta=meta)
+    table = table.repartition(npartitions=1) if again else table
+    days = [pd.Timestamp("2020-01-01") + pd.Timedelta(k, "D") for k in (1, 3, 5)]
+    plain = pd.DataFrame({"when": [*days, days[0], pd.NaT, days[2]], "job": ["cook"] * 6})
+    with dask.config.set(scheduler="sync"):
+        clf = fitted(plain, [0, 1, 0, 1, 0, 1])
+        np.testing.assert_array_equal(clf.predict_proba(table), clf.predict_proba(plain))
+        y = [0, 1, 0, 1, 0, 1]
+        assert clf.score(table, da.from_array(y, chunks=3 * (1 + again))) == clf.score(plain, y)
+        told = clf.explain_local(table).compute()
+        np.testing.assert_array_equal(told.scores, clf.explain_local(plain).scores)
+        assert told.rows["when"].isna().tolist() == plain["when"].isna().tolist()

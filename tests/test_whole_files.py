@@ -53,6 +53,17 @@ def test_an_error_names_the_file_that_was_asked_for(name, classifier, tmp_path):
     assert repr(str(path)) in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["schema", "draft"])
+def test_a_url_is_no_file_of_this_machine(name, classifier, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for url in ("memory://s.json", "memory://", "s3://bucket/s.json"):
+        with pytest.raises(StructureError, match=f"path='{url}' is a URL"):
+            WRITERS[name](classifier, url)
+        with pytest.raises(StructureError, match=f"path='{url}' is a URL"):
+            Schema.load(url)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_tilde_is_the_users_folder(name, classifier, tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from dpgb_dask.errors import (
@@ -16,6 +17,7 @@ from dpgb_dask.errors import (
     kind_of,
 )
 from dpgb_dask.names import POSITION
+from dpgb_dask.remote import path_or_url
 from dpgb_dask.whole_files import path_of
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ class Parser(argparse.ArgumentParser):
         elif found := re.search(r"unrecognized arguments: .*?(--[\w-]+)", message):
             word = found[1]
         super().error(f"{message}{did_you_mean(word, known)}")
+
+
+def local_file(text: str) -> Path:
+    """Read a path of this machine, for what is not written to a store."""
+    place = path_or_url(text)
+    if isinstance(place, str):
+        raise argparse.ArgumentTypeError(f"{text!r} is a URL: write to a file, and copy that there")
+    return place
 
 
 def command(

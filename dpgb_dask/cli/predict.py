@@ -33,6 +33,11 @@ def run(options: argparse.Namespace) -> None:
         raise StructureError(
             f"--out {str(options.out)!r} is a device or a pipe, whose place a file would take. Give the name of a file."
         )
+    if delimiter is None and "*" in str(place):
+        raise StructureError(
+            f"--out {str(options.out)!r}: in the name of a Parquet folder, and of those around it, Dask takes a * for"
+            " any name. Choose another, or write *.csv."
+        )
     put_back(place)  # if a command was killed
     check_out(options.out, overwrite=options.overwrite, folder=delimiter is None)
     check_spared(options, options.out, replaced_by(place), *parts_beside(place))
@@ -57,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     keep = [name for given in options.keep for name in names_in(given, columns)]
     parts = [*_kept(keep, table, columns, made), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
-    with joined(options.scheduler), replacing(place) as part:
+    with joined(options.scheduler), replacing(place, overwrite=options.overwrite) as part:
         if delimiter is None:
             texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
             # the type of an object column in a file is otherwise unknown

@@ -178,8 +178,8 @@ def _exact(ids: Any) -> dd.Series:
 
 
 def is_zarr(path: str) -> bool:
-    """Whether a path's name is that of a Zarr store."""
-    return path.rstrip("/").endswith(".zarr")
+    """Whether a path's name is that of a Zarr store, or in a chain of addresses that of a part."""
+    return any(part.rstrip("/").endswith(".zarr") for part in path.split("::"))
 
 
 def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from dpgb_dask import remote
 from dpgb_dask.errors import StructureError
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.whole_files import (
+    is_taken_away,
     name_of,
     part_name,
     parts_among,
@@ -72,6 +73,8 @@ class Place:
                 if self.folder is not None:
                     raise
                 refused = remote.failed(self.path, error)
+        except StructureError:
+            raise
         except Exception:
             pass
         if refused is not None:
@@ -79,10 +82,10 @@ class Place:
         raise damaged_facts(self.path) if self._is_wreck() else no_data_set(self.path)
 
     def _nothing(self) -> StructureError:
-        if self.folder is not None and (old := replaced_by(self.folder)).is_dir():
+        if self.folder is not None and is_taken_away(self.folder):
             return StructureError(
                 f"path={self.path!r} is being replaced, or was as the process was killed. What was there is now"
-                f" {str(old)!r}; the next write to the path puts it back."
+                f" {str(replaced_by(self.folder))!r}; the next write to the path puts it back."
             )
         return StructureError(
             f"path={self.path!r} does not exist. Give what write_dataset or dpgb-dask convert wrote."
@@ -100,7 +103,11 @@ class Place:
     def _store(self) -> str | Path:
         if self.folder is not None:
             return self.folder
-        self._files()  # raises a clearer error than Zarr would
+        files, _ = self._files()  # raises a clearer error than Zarr would
+        if files.protocol == "dir":
+            raise StructureError(
+                f"path={self.path!r}: Zarr opens no address of dir://. Give that of the folder itself."
+            )
         return self.path
 
     def exists(self) -> bool:
@@ -133,23 +140,30 @@ class Place:
     def _is_wreck(self) -> bool:
         """Whether a place that cannot be opened as a group holds parts of a data set and nothing else."""
         files, root = fsspec.core.url_to_fs(str(self.folder)) if self.folder else self._files()
-        names = {str(Path(path).relative_to(root)) for path in files.find(root, maxdepth=2)}
+        names = {_below(root, path) for path in files.find(root, maxdepth=2)}
         tops = {name.split("/")[0] for name in names}
         parts = {METADATA, *(f"{name}/{METADATA}" for name in ("X", "y"))}
         return parts <= names and tops <= {METADATA, "X", "y", WEIGHT, "unit"}
 
     @contextmanager
-    def to_write(self, *, overwrite: bool) -> Iterator["Place"]:
-        """Give an empty place to write a data set to: this one or, where one is to be replaced, another beside it.
+    def to_write(self, id: str, *, overwrite: bool) -> Iterator["Place"]:
+        """Give an empty place to write a data set to: another beside this one, but at a URL where nothing is, this one.
 
-        What is written beside takes the place of what was here, once the context ends. If it ends by an exception,
-        what was written is removed.
+        What is written beside takes its place, and that of what was here, once the context ends. If it ends by an
+        exception, what was written is removed.
+
+        Parameters
+        ----------
+        id : str
+            That of the data set, by which it is told from one that another process writes here.
+        overwrite : bool
+            Whether it may replace a data set.
 
         Raises
         ------
         StructureError
-            If something exists and may not be replaced, or the parent folder does not exist. If a store fails while a
-            complete data set is moved here; it then says where that one is.
+            If something exists and may not be replaced, or the parent folder does not exist. If another process writes
+            here meanwhile. If a store fails while a complete data set is moved here; it then says where that one is.
         """
         if self.folder is not None:
             put_back(self.folder)
@@ -158,16 +172,23 @@ class Place:
                 f"path={self.path!r} has one of {' '.join(sorted(PATTERNS))}, by which a URL would name other data"
                 " sets, too. Choose another name."
             )
-        if self.exists():
+        elif "::" in self.path:
+            raise StructureError(
+                f"path={self.path!r} is a chain of addresses, such as of a cache or an archive, by which data sets are"
+                " read and not written. Write to an address of one part."
+            )
+        if there := self.exists():
             self._check_replaceable(overwrite=overwrite)
-            with self._replacing() as written:
+        if self.folder is not None or there:
+            with self._replacing(overwrite=overwrite) as written:
                 yield written
         else:
-            self._make()
             try:
                 yield self
             except BaseException:
-                self._remove_if_possible()
+                with suppress(StructureError):  # of a store that is gone
+                    if self.id() in ("", id):  # and not another process's
+                        self._remove_if_possible()
                 raise
         self._see_what_is_left()
 
@@ -181,23 +202,16 @@ class Place:
                 f"path={self.path!r} is no data set of this library, and is not replaced. Choose another."
             )
 
-    def _make(self) -> None:
-        """Make the folder; a store has none."""
-        if self.folder is None:
-            return
-        if not self.folder.parent.is_dir():
-            raise StructureError(
-                f"path={self.path!r}: the folder around it does not exist. Make it first."
-            )
-        self.folder.mkdir(mode=0o700)
-
     @contextmanager
-    def _replacing(self) -> Iterator["Place"]:
+    def _replacing(self, *, overwrite: bool) -> Iterator["Place"]:
         if self.folder is not None:
-            with replacing(self.folder) as part:
-                written = Place(str(part), self._options)
-                written._make()
-                yield written
+            if not self.folder.parent.is_dir():
+                raise StructureError(
+                    f"path={self.path!r}: the folder around it does not exist. Make it first."
+                )
+            with replacing(self.folder, overwrite=overwrite) as part:
+                part.mkdir(mode=0o700)
+                yield Place(str(part), self._options)
             return
         written = self._beside(part_name(self._name()))
         try:
@@ -265,11 +279,14 @@ class Place:
             "complete": False,
             WHOLE_IN: source.rpartition("/")[2],
         }
-        files.pipe_file(f"{root}/{METADATA}", json.dumps(mark).encode())
+        said = json.dumps(mark).encode()
+        files.pipe_file(f"{root}/{METADATA}", said)
         if old := [name for name in _sizes(files, root) if name != METADATA]:
             files.rm([f"{root}/{name}" for name in old])
         _copy(files, source, root, [name for name in sizes if name != METADATA])
         files.invalidate_cache()
+        if files.cat_file(f"{root}/{METADATA}") != said:
+            raise taken(self.path)
         if {**_sizes(files, root), METADATA: sizes[METADATA]} != sizes:
             raise lacks_parts(self.path)
         _copy(files, source, root, [METADATA])  # and with it the mark of completeness
@@ -324,9 +341,13 @@ class Place:
 
 def _sizes(files: Any, folder: str) -> dict[str, int]:
     """Return the size of every object below a folder, by its name there, from one listing."""
-    base = f"{folder}/"
-    found = files.find(base, detail=True)
-    return {path.split(base, 1)[-1]: int(info["size"]) for path, info in found.items()}
+    found = files.find(f"{folder}/", detail=True)
+    return {_below(folder, path): int(info["size"]) for path, info in found.items()}
+
+
+def _below(folder: str, path: str) -> str:
+    """Return the name of an object below a folder; a store may begin one of both by a slash."""
+    return path.lstrip("/").removeprefix(f"{folder.strip('/')}/")
 
 
 def _copy(files: Any, source: str, target: str, names: list[str]) -> None:
@@ -356,6 +377,14 @@ def damaged_facts(path: str) -> StructureError:
     """Return the error for a data set whose attribute or metadata were changed."""
     return StructureError(
         f"path={path!r} is damaged: what it says of itself is not what was written. {AGAIN} Or put a copy back."
+    )
+
+
+def taken(path: str) -> StructureError:
+    """Return the error for a place at which another process has begun to write."""
+    return StructureError(
+        f"path={path!r} is written by another process, which began after this one, and what that one writes stays."
+        f" Write again, to another path or, once no other process writes there, with {REPLACE}."
     )
 
 

@@ -19,7 +19,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.errors import ChunkError, StructureError, check_flag, in_our_words
 from dpgb_dask.io.layout import Layout, check_of, metadata_of, rows_per_shard
-from dpgb_dask.io.place import ATTRIBUTE, Place
+from dpgb_dask.io.place import ATTRIBUTE, Place, taken
 from dpgb_dask.io.rows import store_form
 from dpgb_dask.matching import Columns, in_order
 from dpgb_dask.private.reading.ingest import check_inputs, source_of
@@ -69,7 +69,8 @@ def write_dataset(
     Raises
     ------
     SchemaError, StructureError, UnsupportedCollectionError
-        If the structure does not fit, the path is taken, or the folder around it does not exist.
+        If the structure does not fit, the path is taken, also by another process meanwhile, or the folder around it
+        does not exist.
     ChunkError
         If a chunk cannot be read, or a shard cannot be written or reads back different.
     OSError
@@ -108,11 +109,13 @@ def write_dataset(
     place = Place.named(path, storage_options)
     for gone in (*place.parts(), *([place] if overwrite else [])):
         _check_replaced(gone, source)
-    with place.to_write(overwrite=overwrite) as written:
+    with place.to_write(layout.id, overwrite=overwrite) as written:
         group = written.create(layout.facts(complete=False))
         lengths = _lengths(source)
         names = _create_arrays(group, layout, sum(lengths), rows)
-        shards = _write(source, lengths, rows, _Writer(written, layout, names))
+        writer = _Writer(written, layout, names)
+        shards = _write(source, lengths, rows, writer)
+        writer.group()
         group.attrs[ATTRIBUTE] = _recorded(layout, group, shards)
         written.close()
 
@@ -210,6 +213,14 @@ class _Writer:
     layout: Layout
     names: tuple[str, ...]
 
+    def group(self) -> zarr.Group:
+        """Open the group; raises StructureError if another process has begun one in its place."""
+        group = self.place.open("r+")
+        facts: Any = group.attrs.get(ATTRIBUTE)
+        if facts["id"] != self.layout.id:
+            raise taken(self.place.path)
+        return group
+
     @in_our_words(_not_written)
     def write(self, start: int, parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Recorded]:
         """Write one shard of every array, read it back, and return the record of each object.
@@ -218,8 +229,10 @@ class _Writer:
         ------
         ChunkError
             If a shard cannot be written, or reads back different.
+        StructureError
+            As `group`.
         """
-        group = self.place.open("r+")
+        group = self.group()
         recorded = {}
         for name in self.names:
             values = np.concatenate([part[name] for part in parts])

@@ -264,6 +264,10 @@ def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) ->
 def _on_partition(
     part: pd.DataFrame, function: RowFunction, columns: tuple[Any, ...] | None
 ) -> Any:
+    if not isinstance(part, pd.DataFrame):
+        raise StructureError(
+            "A partition of X is no DataFrame of pandas, as Dask says that it is. Make it one."
+        )
     # a fit takes the columns that a partition lacks for missing values
     check_columns(part, function.schema)
     return _frame(function(part), part.index, columns)

@@ -296,3 +296,30 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert run("fit", f"{tmp_path}/people.parquet", *rest) != 0
     assert match in capsys.readouterr().err
     assert ledger.remaining("people") == 1.0
+
+
+def test_bytes_that_pandas_noted_as_text_are_read_whatever_they_are(tmp_path):
+    """A value that is no UTF-8 would end a charged fit."""
+    noted = pa.Table.from_pandas(TABLE.astype({"job": "str"}), preserve_index=False)
+    odd = pa.array([b"\xff", *(job.encode() for job in TABLE["job"][1:])])
+    for kind in (pa.binary(), pa.large_binary()):
+        rows = noted.set_column(noted.column_names.index("job"), "job", odd.cast(kind))
+        pq.write_table(rows, tmp_path / "bytes.parquet")
+        read = read_parquet(str(tmp_path / "bytes.parquet")).frame.compute()
+        assert read["job"].tolist() == odd.to_pylist()
+        places = read_values(read[["job", "age"]], SCHEMA).column(0)
+        assert places.tolist() == [2, *(["u", "v"].index(job) for job in TABLE["job"][1:])]
+
+
+@pytest.mark.parametrize("category", [int, float])
+def test_categories_that_are_numbers_are_kept_beside_predictions(
+    category, place, people, tmp_path, capsys
+):
+    fitted(place, place / "people.parquet", "--schema", place / "schema.json")
+    group = pd.Series(np.arange(len(people)) % 3).astype(category).astype("category")
+    people.assign(group=group.mask(group == 1)).to_parquet(tmp_path / "kept.parquet")
+    out = tmp_path / "out.csv"
+    command = ("predict", place / "fitted.json", tmp_path / "kept.parquet", "--out", out)
+    assert run(*command, "--keep", "group") == 0, capsys.readouterr().err
+    kept = pd.read_csv(out, dtype={"group": str})["group"]
+    assert kept[:3].fillna("").tolist() == [str(category(0)), "", str(category(2))]

@@ -13,6 +13,7 @@ from cli_parts import BUDGET, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.cli import predict as commands
 
 
 def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, capsys):
@@ -121,6 +122,50 @@ def test_predict_refuses_suffixes_that_it_does_not_know(place, name, capsys):
     printed = capsys.readouterr().err
     assert "is not known. Give *.csv" in printed
     assert not (place / name).exists()
+
+
+@pytest.mark.parametrize("out", ["p.csv", "p.parquet"])
+def test_predictions_that_another_process_has_written_meanwhile_stay(
+    out, place, capsys, monkeypatch
+):
+    model = place / "model.json"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    command = ("predict", model, place / "people.csv", "--out", place / out)
+    real = commands.joined
+
+    def after_the_other(scheduler):
+        monkeypatch.setattr(commands, "joined", real)
+        assert run(*command, "--proba") == 0
+        return real(scheduler)
+
+    monkeypatch.setattr(commands, "joined", after_the_other)
+    capsys.readouterr()
+    assert run(*command) == 1
+    assert f"{str(place / out)!r} was written by another process" in capsys.readouterr().err
+    read = pd.read_csv if out == "p.csv" else pd.read_parquet
+    assert list(read(place / out).columns) == ["prediction", "proba_0", "proba_1"]
+    assert not list(place.glob(".dpgb-*"))
+
+
+def test_a_name_that_dask_takes_for_others_is_refused_before_any_work(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "fol*der").mkdir()
+    for out in ("a*.parquet", "a*", "fol*der/a.parquet"):
+        assert run("predict", "no-model.json", "people.csv", "--out", out) == 1
+        assert f"--out {out!r}: in the name of a Parquet folder" in capsys.readouterr().err
+    assert run("predict", "no-model.json", "people.csv", "--out", "/", "--overwrite") == 1
+    assert "--out '/' is not a folder of Parquet files alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["schema", "demo", "warm"])
+def test_a_file_of_this_machine_is_written_to_no_url(command, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    option = "--cache-dir" if command == "warm" else "--out"
+    data = ("people.csv",) if command == "schema" else ()
+    with pytest.raises(SystemExit):
+        run(command, *data, option, "memory://there")
+    assert "'memory://there' is a URL: write to a file" in capsys.readouterr().err
+    assert not (place / "memory:").exists()
 
 
 def test_predict_does_not_overwrite(place, capsys):

@@ -18,13 +18,15 @@ from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.dispatch import concat
 from thinned import one_of_each, thinned
 
-from dpgb_dask import Datetime, Schema
+from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.encoding.columns import category_cells, numbers
 from dpgb_dask.encoding.frames import as_given, in_partitions, joining, to_text
 from dpgb_dask.encoding.times import seconds
+from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
+from dpgb_dask.testing import SeededNoise
 
 
 class Silent:
@@ -348,6 +350,86 @@ def test_partitions_whose_values_make_types_that_do_not_join_are_joined(joined, 
     parts = of_categories(odd)
     plain = tuple(part.astype({"c": object, "d": str}).reset_index(drop=True) for part in parts)
     np.testing.assert_array_equal(read(parts), read(plain))
+
+
+@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("odd", ["text", "date", "order", "index"])
+def test_partitions_that_do_not_join_are_joined_for_what_is_asked_of_a_model(joined, odd):
+    """Also once they are an array."""
+    names = ["a", "c", "d"]
+
+    def asked(parts):
+        table = dd.from_map(parts.__getitem__, [0, 1], meta=parts[0][:0])
+        with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+            table = JOINED[joined](table)
+        rows = table[names]
+        chances, array = clf.predict_proba(rows), clf.predict_proba(rows.to_dask_array())
+        told = clf.explain_local(rows).compute()
+        assert chances.npartitions == table.npartitions
+        return (*map(np.asarray, (chances, array, told.scores)), clf.score(rows, table["y"]))
+
+    parts = of_categories(odd)
+    plain = tuple(part.astype({"c": object, "d": str}).reset_index(drop=True) for part in parts)
+    schema = Schema(
+        {"a": (0, 9), "c": ["1", "2", "x"], "d": Datetime("2020-01-01", "2020-12-31")},
+        classes=[0, 1],
+    )
+    clf = DPGBClassifier(
+        schema=schema,
+        epsilon=4.0,
+        noise=SeededNoise(0),
+        recipe="fdp-tr-newton",
+        n_estimators=2,
+        columns="position",
+    )
+    with dask.config.set(scheduler="sync"):
+        clf.fit(plain[0][names], plain[0]["y"])
+        for got, want in zip(asked(parts), asked(plain), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("odd", ["text", "date", "order", "index", "type"])
+def test_rows_and_scores_are_joined_where_dask_cannot_join_their_partitions(odd):
+    first, last = of_categories("none" if odd == "type" else odd)
+    if odd == "type":
+        last["c"] = last["c"].astype(str).astype("string")
+    parts = (first.assign(y=[0, 1, 0]), last.assign(y=["1", "0", "1"]))
+    table = dd.from_map(parts.__getitem__, [0, 1], meta=parts[0][:0])
+    names = ["a", "c", "d"]
+    clf = DPGBClassifier(
+        schema=Schema(
+            {"a": (0, 9), "c": ["1", "2", "x"], "d": Datetime("2020-01-01", "2020-12-31")},
+            classes=[0, 1],
+        ),
+        epsilon=4.0,
+        noise=SeededNoise(0),
+        recipe="fdp-tr-newton",
+        n_estimators=2,
+    )
+    with dask.config.set(scheduler="sync"):
+        clf.fit(table[names], table["y"])
+        told = clf.explain_local(table[names]).compute()
+        alone = [clf.explain_local(part[names]).scores for part in parts]
+        scores = [clf.score(part[names], part["y"]) for part in parts]
+        assert clf.score(table[names], table["y"]) == np.mean(scores)
+    np.testing.assert_array_equal(told.scores, np.concatenate(alone))
+    assert told.rows["c"].astype(str).tolist() == [*first["c"].astype(str), *last["c"].astype(str)]
+
+
+def test_a_partition_that_is_no_frame_is_refused_in_words():
+    first, _ = of_categories("none")
+    parts = (first[["a"]], first[["a"]].to_numpy())
+    table = dd.from_map(parts.__getitem__, [0, 1], meta=first[["a"]][:0])
+    clf = DPGBClassifier(
+        schema=Schema({"a": (0, 9)}, classes=[0, 1]),
+        epsilon=4.0,
+        noise=SeededNoise(0),
+        recipe="fdp-tr-newton",
+        n_estimators=2,
+    )
+    clf.fit(first[["a"]], first["y"])
+    with pytest.raises(StructureError, match="partition of X is no DataFrame of pandas"):
+        clf.predict(table).compute(scheduler="sync")
 
 
 def test_what_dask_cannot_join_at_all_ends_as_before():

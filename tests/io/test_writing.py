@@ -1,9 +1,13 @@
 """Data sets: the same model as from the source, whole shards, and no half-written data set passes for a whole one."""
 
+import errno
 import os
+import re
 import shutil
 import signal
 import stat
+import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
 from unittest.mock import Mock
@@ -25,6 +29,7 @@ from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema, recipes
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import open_dataset, place, write_dataset, writing
+from dpgb_dask.io.opening import is_dataset
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
@@ -256,18 +261,19 @@ def test_few_chunks_are_in_memory_at_once(tmp_path):
     assert max(most) <= 8
 
 
-def test_an_interrupted_write_is_not_a_data_set(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("store")
+def test_an_interrupted_write_is_not_a_data_set(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(place.Place, "remove", lambda _: None)  # as after kill -9
         patch.setattr(writing._Writer, "write", fail_at(2))
         with pytest.raises(KeyboardInterrupt):
-            write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+            write_dataset("memory://d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
     with pytest.raises(StructureError, match="not written to its end"):
-        open_dataset(tmp_path / "d.zarr")
+        open_dataset("memory://d.zarr")
     with pytest.raises(StructureError, match="exists already"):
-        write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
-    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, overwrite=True)
-    open_dataset(tmp_path / "d.zarr")
+        write_dataset("memory://d.zarr", *some_rows(), schema=SCHEMA)
+    write_dataset("memory://d.zarr", *some_rows(), schema=SCHEMA, overwrite=True)
+    open_dataset("memory://d.zarr")
 
 
 def fail_at(k):
@@ -426,6 +432,100 @@ def test_what_is_read_is_not_removed(tmp_path):
     assert len(open_dataset(part).y) == len(data.y)
 
 
+@contextmanager
+def another_writes(k, path, X, y, **options):
+    """Before shard ``k`` is written, another process writes a data set to its end."""
+    write = writing._Writer.write
+
+    def after_the_other(self, start, parts):
+        if start == k * ROWS:
+            patch.setattr(writing._Writer, "write", write)
+            write_dataset(path, X, y, schema=SCHEMA, **options)
+        return write(self, start, parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing._Writer, "write", after_the_other)
+        yield
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_of_two_that_write_to_a_new_place_the_second_is_refused(k, tmp_path):
+    path, (X, y) = tmp_path / "d.zarr", some_rows()
+    said = rf"{path}' was written by another process.*stays.*another place or, once"
+    with another_writes(k, path, 1 - X, y), pytest.raises(StructureError, match=said):
+        write_dataset(path, X, y, schema=SCHEMA, shard_rows=ROWS)
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), 1 - X)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.ENOENT])
+def test_where_two_meet_at_a_rename_one_is_told(code, tmp_path, monkeypatch):
+    path, (X, y) = tmp_path / "d.zarr", some_rows()
+    write_dataset(path, X, y, schema=SCHEMA)
+    replace = Path.replace
+
+    def met(self, target):
+        if target == path:
+            raise OSError(code, os.strerror(code))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", met)
+    with pytest.raises(StructureError, match="was written by another process meanwhile"):
+        write_dataset(path, 1 - X, y, schema=SCHEMA, overwrite=True)
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), X)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_at_a_url_what_another_writes_meanwhile_stays(k, store):
+    """The first writes where nothing is, and has no right to what it meets there."""
+    path, (X, y) = "memory://d.zarr", some_rows()
+    with (
+        another_writes(k, path, 1 - X, y, overwrite=True),
+        pytest.raises(StructureError, match=f"path='{path}' is written by another process.*stays"),
+    ):
+        write_dataset(path, X, y, schema=SCHEMA, shard_rows=ROWS)
+    np.testing.assert_array_equal(open_dataset(path).X.to_numpy(), 1 - X)
+    assert store.ls("/", detail=False) == ["/d.zarr"]
+
+
+@pytest.mark.usefixtures("store")
+def test_of_two_that_replace_a_data_set_at_a_url_at_once_one_is_told_where_its_rows_are(
+    monkeypatch,
+):
+    copy = place._copy
+
+    def after_the_other(*args):
+        monkeypatch.setattr(place, "_copy", copy)
+        with pytest.warns(UserWarning, match="or is writing"):
+            write_dataset("memory://d.zarr", *marked(3), **URL)
+        copy(*args)
+
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    monkeypatch.setattr(place, "_copy", after_the_other)
+    said = r"complete at '(memory://\.dpgb-part.*?)'.*is written by another process"
+    with pytest.raises(StructureError, match=said) as told:
+        write_dataset("memory://d.zarr", *marked(2), **URL)
+    (beside,) = re.findall(said, str(told.value))
+    assert open_dataset(beside).X.to_numpy()[0, 3] == 2
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_in_the_place_of_what_was_taken_away_is_not_followed(overwrite, tmp_path):
+    """Others may plant it in a shared folder: what it names is neither read nor put in place."""
+    path, secret = tmp_path / "shared" / "d.zarr", tmp_path / "secret.zarr"
+    path.parent.mkdir()
+    write_dataset(secret, *marked(5), schema=SCHEMA)
+    (path.parent / ".dpgb-old-d.zarr").symlink_to(secret)
+    with pytest.raises(StructureError, match="does not exist"):
+        open_dataset(path)
+    write_dataset(path, *marked(7), schema=SCHEMA, overwrite=overwrite)
+    assert not path.is_symlink()
+    assert open_dataset(path).X.to_numpy()[0, 3] == 7
+    assert open_dataset(secret).X.to_numpy()[0, 3] == 5
+    assert list(path.parent.iterdir()) == [path]
+
+
 @pytest.fixture
 def store():
     """An empty store in memory, at memory://."""
@@ -559,6 +659,50 @@ def test_names_that_a_store_takes_for_others_too_are_refused(store):
         with pytest.raises(StructureError, match="would name other data sets"):
             write_dataset(f"memory://{name}", *marked(2), **URL)
     assert whole_sets(store) == {"d1.zarr": 1}
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory:///", "memory:///.zarr"])
+def test_a_whole_store_is_no_place_of_a_data_set(url, store):
+    store.pipe_file("/.zarr/zarr.json", b"{}")
+    with pytest.raises(StructureError, match=re.escape(f"path={url!r} is no data set")):
+        open_dataset(url)
+    with pytest.raises(StructureError, match=re.escape(f"path={url!r} ")):
+        write_dataset(url, *marked(1), **URL)
+
+
+def test_the_root_of_this_machine_is_no_place_of_a_data_set():
+    with pytest.raises(StructureError, match="path='/' is no data set of this library"):
+        write_dataset("/", *marked(1), **URL)
+
+
+def test_a_chain_of_addresses_is_read_and_not_written(tmp_path, store, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset("d.zarr", *marked(1), **URL)
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    with zipfile.ZipFile("d.zip", "w") as archive:
+        for path in Path("d.zarr").rglob("*"):
+            archive.write(path)
+    before = sorted(tmp_path.rglob("*")), sorted(store.store)
+    cached = f"simplecache::file://{tmp_path}/d.zarr"
+    for url in (
+        cached,
+        "simplecache::memory://d.zarr",
+        "zip://d.zarr::d.zip",
+        f"zip://d.zarr::file://{tmp_path}/d.zip",
+    ):
+        assert open_dataset(url).X.to_numpy()[0, 3] == 1
+        assert is_dataset(url)
+        for target in (url, url.replace("d.zarr", "new.zarr")):
+            with pytest.raises(StructureError, match="are read and not written"):
+                write_dataset(target, *marked(2), **URL)
+    assert (sorted(tmp_path.rglob("*")), sorted(store.store)) == before
+
+
+@pytest.mark.usefixtures("store")
+def test_an_address_that_zarr_does_not_open_is_refused_as_such():
+    write_dataset("memory://d.zarr", *marked(1), **URL)
+    with pytest.raises(StructureError, match="Zarr opens no address of dir://"):
+        open_dataset("dir://d.zarr::memory://")
 
 
 def test_rows_that_zarr_reads_from_the_data_set_are_written_before_it_goes(tmp_path):

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dpgb_dask.cli.options import command, positive
-from dpgb_dask.whole_files import path_of
+from dpgb_dask.cli.options import command, local_file, positive
 
 
 def add(commands: Any) -> None:
@@ -24,7 +23,7 @@ def add(commands: Any) -> None:
     )
     demo.add_argument(
         "--out",
-        type=path_of,
+        type=local_file,
         default=Path("demo-model.json"),
         help="model file (default ./demo-model.json)",
     )

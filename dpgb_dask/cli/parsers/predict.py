@@ -1,7 +1,5 @@
 """Options of ``dpgb-dask predict``."""
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 from dpgb_dask.cli.options import (
@@ -11,8 +9,8 @@ from dpgb_dask.cli.options import (
     add_scheduler,
     add_text,
     command,
+    local_file,
 )
-from dpgb_dask.remote import path_or_url
 
 TEXT_PREDICT = f"""{TEXT_LINES}
 Columns that the model does not use are left out; --keep copies some to the output.
@@ -28,7 +26,7 @@ def add(commands: Any) -> None:
     predict.add_argument("data", help=DATA)
     predict.add_argument(
         "--out",
-        type=_local,
+        type=local_file,
         required=True,
         help="where to write on this machine: *.csv or *.tsv, also with .gz; *.parquet or a name without a suffix is a"
         " Parquet folder",
@@ -45,11 +43,3 @@ def add(commands: Any) -> None:
     )
     add_text(predict)
     add_scheduler(predict)
-
-
-def _local(text: str) -> Path:
-    """Read a path of this machine: predictions are written in parts, which a store would show."""
-    place = path_or_url(text)
-    if isinstance(place, str):
-        raise argparse.ArgumentTypeError(f"{text!r} is a URL: write to a file, and copy that there")
-    return place

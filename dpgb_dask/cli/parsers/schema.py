@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dpgb_dask.cli.options import DATA, add_text, command
-from dpgb_dask.whole_files import path_of
+from dpgb_dask.cli.options import DATA, add_text, command, local_file
 
 NOTES = """\
 Only names are read, and the types that a Parquet or Zarr file declares. Names in a file of text are its first line:
@@ -18,7 +17,7 @@ def add(commands: Any) -> None:
     schema = command(commands, "schema", text, "schema.run", example, NOTES)
     schema.add_argument("data", help=DATA)
     schema.add_argument("--target", help="column to predict; it is then no feature")
-    schema.add_argument("--out", type=path_of, help="file to write (default: standard output)")
+    schema.add_argument("--out", type=local_file, help="file to write (default: standard output)")
     schema.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     schema.add_argument(
         "--header",

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dpgb_dask.cli.options import command
-from dpgb_dask.whole_files import path_of
+from dpgb_dask.cli.options import command, local_file
 
 NOTES = """\
 Kernels are compiled for this machine's processor, this Python, numba and dpgb_dask; with others, what is in the folder
@@ -22,7 +21,7 @@ def add(commands: Any) -> None:
     )
     warmed.add_argument(
         "--cache-dir",
-        type=path_of,
+        type=local_file,
         metavar="DIR",
         help="folder to fill (default: NUMBA_CACHE_DIR, else beside the package, else the user's cache folder)",
     )

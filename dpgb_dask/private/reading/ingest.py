@@ -24,12 +24,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
 from dpgb_dask.encoding.frames import (
     as_given,
-    as_it_is,
     in_partitions,
-    is_check,
-    is_conversion,
-    joining,
-    to_text,
 )
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
@@ -636,21 +631,9 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 
 
 def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
-    """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
-
-    Dask's conversion to text, its comparison of types, and what joins partitions are in arrays and partitions that were
-    made of a frame; decoding by xarray is in arrays that it opened.
-    """
+    """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does."""
     part = total_part(part)
-    if not isinstance(part, Task):
-        return joining(part) or part
-    if join := joining(part.func):
-        return Task(part.key, join, *part.args, **part.kwargs)
-    if is_conversion(part.func):
-        return Task(part.key, to_text, *part.args)
-    if is_check(part.func):
-        return Task(part.key, as_it_is, *part.args)
-    return part if change is None else change(part)
+    return change(part) if change is not None and isinstance(part, Task) else part
 
 
 def _array_chunks(

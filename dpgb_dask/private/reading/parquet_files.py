@@ -4,6 +4,7 @@ Dask looks at one file. Another that lacks a column would end the fit once it is
 in the types of that one, so would a value that such a type cannot hold.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -26,6 +27,7 @@ SAME_VALUES = (
     frozenset({"string", "large_string", "string_view"}),
     frozenset({"binary", "large_binary", "binary_view"}),
 )
+BYTES = SAME_VALUES[1]
 UNITS = ("s", "ms", "us", "ns")  # of Arrow, each a thousandth of the one before
 DAY = 86_400
 FAR = 4_000_000  # days: a date beyond the calendar of Python
@@ -55,18 +57,20 @@ class _Making(NamedTuple):
         strings = told.get("convert_string") or told.get("pyarrow_strings_enabled")
         return cls(told.get("arrow_to_pandas"), told.get("dtype_backend"), bool(strings))
 
-    def may_fail(self, kind: pa.DataType) -> bool:
-        """Return whether dates of a type become others, whose calendar ends before theirs: Arrow is asked.
+    def may_fail(self, kind: pa.DataType, noted: str | None) -> bool:
+        """Return whether dates become others, whose calendar ends before theirs, or bytes text: Arrow is asked.
 
-        Without options of the caller, dates with a time stay NumPy's.
+        Without options of the caller, dates with a time stay NumPy's. ``noted`` is the type that pandas wrote into the
+        file beside bytes.
         """
-        dated = pa.types.is_date(kind) or (bool(self.given) and pa.types.is_timestamp(kind))
-        if not dated:
+        odd = self._odd(kind)
+        if odd is None:
             return False
-        day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
-        day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))
-        ticks = [min(FAR * day, MOST), -min(FAR * day, MOST), 0, None]
-        table = pa.table({"dates": pa.array(ticks, f"int{kind.bit_width}").cast(kind)})
+        table = pa.table({"odd": odd})
+        if noted is not None:
+            column = {"name": "odd", "field_name": "odd", "pandas_type": "", "numpy_type": noted}
+            facts = {"columns": [column], "index_columns": [], "column_indexes": []}
+            table = table.replace_schema_metadata({"pandas": json.dumps(facts)})
         try:
             ArrowDatasetEngine._arrow_table_to_pandas(  # noqa: SLF001
                 table,
@@ -75,9 +79,20 @@ class _Making(NamedTuple):
                 convert_string=self.strings,
                 arrow_to_pandas=dict(self.given or {}),
             )
-        except Exception:  # of dates that are no row's
+        except Exception:  # of values that are no row's
             return True
         return False
+
+    def _odd(self, kind: pa.DataType) -> pa.Array | None:
+        """Return values of a type that what it becomes may not hold; None if it stays what it is."""
+        if str(kind) in BYTES:
+            return pa.array([b"\xff", None], kind)
+        if not (pa.types.is_date(kind) or (bool(self.given) and pa.types.is_timestamp(kind))):
+            return None
+        day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
+        day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))
+        ticks = [min(FAR * day, MOST), -min(FAR * day, MOST), 0, None]
+        return pa.array(ticks, f"int{kind.bit_width}").cast(kind)
 
 
 @dataclass(eq=False)
@@ -123,20 +138,29 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " index=False."
         )
     kinds: dict[Any, bool] = {}  # whether a type may fail, as it is made
-    dates = set()
+    dates: set[str] = set()
+    texts: set[str] = set()
     for file, own in each:
         for making, columns in file.made:
             for name in columns.intersection(own.names):
                 kind = own.field(name).type
-                key = id(making.given), making.backend, making.strings, kind
+                noted = _noted(own, name) if str(kind) in BYTES else None
+                key = id(making.given), making.backend, making.strings, kind, noted
                 if key not in kinds:
-                    kinds[key] = making.may_fail(kind)
-                dates |= {name} if kinds[key] else set()
+                    kinds[key] = making.may_fail(kind, noted)
+                if kinds[key]:
+                    (texts if str(kind) in BYTES else dates).add(name)
     if dates:
         raise StructureError(
             "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
             f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without"
             " arrow_to_pandas, or without dask.config dataframe.convert-string=False."
+        )
+    if texts:
+        raise StructureError(
+            f"Parquet files hold bytes that are read as text, which not all bytes are: {_named(texts, schema)}. Read"
+            " them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without arrow_to_pandas; or write them"
+            " as text."
         )
     unlike = {
         name
@@ -295,6 +319,14 @@ def _named(columns: Iterable[str], schema: Schema) -> str:
     named = sorted(known.intersection(columns))
     others = [] if known.issuperset(columns) else ["columns that the schema does not declare"]
     return first_few([*map(repr, named), *others], " and ")
+
+
+def _noted(stored: pa.Schema, column: str) -> str | None:
+    """Return the type of a column that pandas wrote into a file, which Arrow makes; None if it wrote none."""
+    for told in (stored.pandas_metadata or {}).get("columns", ()):
+        if told.get("field_name", told.get("name")) == column:
+            return str(told.get("numpy_type"))
+    return None
 
 
 def _columns_of(stored: pa.Schema, columns: set[str]) -> list[tuple[str, pa.DataType]]:

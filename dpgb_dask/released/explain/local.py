@@ -14,6 +14,7 @@ from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import MOST, brief, html_table, value_within
 from dpgb_dask.errors import StructureError
+from dpgb_dask.lazy_decoding import total_whole
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
@@ -106,7 +107,7 @@ class LocalExplanation:
         # else Dask would look for parts of its own in a Zarr group
         if not is_dask_collection(self.rows):
             return replace(self, steps=compute(*self.steps))
-        *steps, rows = compute(*self.steps, self.rows)
+        *steps, rows = compute(*map(total_whole, (*self.steps, self.rows)))
         return replace(self, steps=tuple(steps), rows=rows)
 
     def _in_memory(self) -> list[NDArray[np.int64]]:

@@ -255,3 +255,23 @@ def test_a_date_that_python_does_not_have_ends_no_fit(tmp_path, change):
         parts = loaded(read_source(table[["x", "when"]], table["y"], None, schema))
         sizes.append(sorted(np.concatenate([part.x["x"] for part in parts])))
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("noted", ["str", "string", "object"])
+@pytest.mark.parametrize("reader", READERS)
+def test_bytes_that_pandas_noted_as_text_are_refused_where_they_would_be_read_as_it(
+    tmp_path, reader, noted
+):
+    """Of which one that is no UTF-8 would end a charged fit."""
+    schema = Schema({"x": (0, 1), "age": ["1", "2"]}, classes=[0, 1], target="y")
+    rows = pd.DataFrame({"x": [0.5] * 3, "age": pd.Series(["1", "2", "1"], dtype=noted), "y": 1})
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    for k, value in enumerate([b"1", b"\xff"]):
+        odd = pa.array([b"2", value, None])
+        pq.write_table(table.set_column(1, "age", odd), tmp_path / f"{k}.parquet")
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow", **READERS[reader]))
+    if noted == "object":
+        loaded(source_of(tmp_path, schema, **READERS[reader]))
+        return
+    with pytest.raises(StructureError, match=r"read as text.*'age'.*dtype_backend='pyarrow'"):
+        source_of(tmp_path, schema, **READERS[reader])
