@@ -584,10 +584,9 @@ def check_model(model: Model, schema: Schema, known: Model | None = None) -> Non
     fits = _is(model.intercept, np.int32, (n_scores,)) and len(model.tables) == n_features
     if fits:
         before = (None,) * n_features if known is None else known.tables
-        fits = all(
-            table is old or _is(table, np.int32, (own.n_bins, n_scores))
-            for table, old, own in zip(model.tables, before, bins, strict=True)
-        )
+        both = zip(model.tables, before, bins, strict=True)
+        new = [(table, own) for table, old, own in both if table is not old]
+        fits = all(_is(table, np.int32, (own.n_bins, n_scores)) for table, own in new)
     if not fits:
         raise PlanError(
             "The model needs an intercept and a table of int32 for each feature's bins."

@@ -162,8 +162,8 @@ def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int,
 
 
 @lru_cache(maxsize=1024)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    return json.dumps([dtype, shape]).encode()
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return json.dumps([dtype.str, shape]).encode()
 
 
 @lru_cache(maxsize=1024)
@@ -186,7 +186,7 @@ def _canonical(value: Any, told: list[Any]) -> None:
     if kind in _PLAIN:
         told.append(_plain(value))
     elif isinstance(value, np.ndarray):
-        told += _header(value.dtype.str, value.shape), np.ascontiguousarray(value)
+        told += _header(value.dtype, value.shape), np.ascontiguousarray(value)
     elif kind in GRADIENTS:
         told.append(_of_gradient(value))
     elif kind is Splits:
@@ -217,8 +217,11 @@ def _canonical_fields(record: Any, told: list[Any]) -> None:
 def told_splits(splits: Splits) -> bytes:
     """Return checked trees as the bytes that go into the digest of a query of them; kept, for those who ask ahead."""
     if not hasattr(splits, "told"):
-        told: list[Any] = []
-        _canonical_fields(splits, told)
+        name, parts = _told(Splits)
+        told: list[Any] = [name]
+        arrays: tuple[NDArray[Any], ...] = splits.arrays
+        for (shown, _), array in zip(parts, arrays, strict=True):
+            told += shown, _header(array.dtype, array.shape), array.tobytes()
         settle(splits, told=b"".join(told))
     return splits.told
 

@@ -654,9 +654,10 @@ class Trees(Stage):
         n = 1 if refined else max(1, self._at_once // size)
         trees = self._draw(state, min(n * size, memory.n_trees - memory.tree))
         where, drawn = self._leaves_of_bins(state, trees), []
+        counted = self._rows_of_leaves(state, trees, where) if self.leaf.counts_bins else None
         for k, own in enumerate(trees.runs(size)):
-            here = where[k * size : (k + 1) * size]
-            rows = self._rows_of_leaves(state, own, here) if self.leaf.counts_bins else None
+            part = slice(k * size, (k + 1) * size)
+            here, rows = where[part], None if counted is None else counted[part]
             told_splits(
                 own
             )  # for all of them at once, which takes half as long as in as many rounds
@@ -826,7 +827,11 @@ class Trees(Stage):
     @staticmethod
     def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
         """Return the noisy number of rows in each leaf, from the released bins: (n_trees, n_leaves)."""
-        return np.array([np.bincount(leaf, state.counts[j], splits.n_leaves) for j, leaf in where])
+        first = np.arange(splits.n_trees, dtype=np.int64) * splits.n_leaves
+        leaf = np.concatenate([leaf + start for start, (_, leaf) in zip(first, where, strict=True)])
+        counts = np.concatenate([state.counts[j] for j, _ in where])
+        rows: NDArray[Any] = np.bincount(leaf, counts, splits.n_trees * splits.n_leaves)
+        return rows.reshape(splits.n_trees, splits.n_leaves)
 
     def _values(
         self, state: State, splits: Splits, sums: LeafSums, above: LeafSums | None = None
