@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from itertools import product
 
 import dask
 import dask.dataframe as dd
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
+from thinned import one_of_each
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import PrivacyLeakWarning
@@ -52,9 +54,15 @@ def fit(frame, **settings):
     DPGBClassifier(schema=SCHEMA, **settings).fit(frame[["x"]], frame["y"])
 
 
-@pytest.mark.parametrize("limit", [None, "1 GB"])
-@pytest.mark.parametrize("cluster", [False, True])
-@pytest.mark.parametrize("made", [by_functions, by_functions_of_all_rows, by_parquet])
+@pytest.mark.parametrize(
+    ("cluster", "made", "limit"),
+    one_of_each(
+        product(
+            product([False, True], [by_functions, by_functions_of_all_rows, by_parquet]),
+            [None, "1 GB"],
+        )
+    ),
+)
 def test_a_warning_is_neither_shown_nor_an_error(made, cluster, limit, tmp_path, request):
     frame = made(tmp_path)
     if cluster:

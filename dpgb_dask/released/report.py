@@ -9,11 +9,12 @@ from typing import Any
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.display import brief
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import PlanError, StructureError, short
 from dpgb_dask.released.sections import WIDTH, as_html, as_page, as_text
 from dpgb_dask.released.statement import MAPPINGS, MARK, promise, sections
-from dpgb_dask.scalars import is_number
+from dpgb_dask.scalars import is_number, whole_number
 
+MOST_WIDE = 10_000  # characters of a line
 BESIDE = ("digests", "edits")  # fields that a model file holds beside its report, not in it
 _LISTS = ("assumptions", "deviations", "signal", "draws", "warnings")
 
@@ -209,7 +210,14 @@ class PrivacyReport:
         ----------
         width : int
             Most characters of a line, but for tables and long words.
+
+        Raises
+        ------
+        PlanError
+            If the width is not a whole number in [1, 10000].
         """
+        if not 1 <= (whole_number(width) or 0) <= MOST_WIDE:
+            raise PlanError(f"width={short(width)} must be a whole number in [1, {MOST_WIDE}].")
         return as_text("Privacy report", sections(self), width)
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ from dpgb_dask.errors import LostCodesError, PlanError, ScratchError
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.passes import open_pass
 from dpgb_dask.private.answering.shards import Shard
-from dpgb_dask.private.keeping import scratch
+from dpgb_dask.private.keeping import scratch as scratch_module
 from dpgb_dask.private.keeping import store as store_module
 from dpgb_dask.private.keeping.durable import Durable
 from dpgb_dask.private.keeping.scratch import Scratch
@@ -510,7 +510,7 @@ def test_a_full_disk_says_so_and_leaves_nothing_half_used(size, tmp_path, monkey
 def test_room_for_scores_is_taken_before_the_first_round(system, tmp_path, monkeypatch):
     if system == "macOS":
         monkeypatch.delattr(os, "posix_fallocate")
-        monkeypatch.setattr(scratch, "ZEROS", np.zeros(5000, np.uint8))
+        monkeypatch.setattr(scratch_module, "ZEROS", np.zeros(5000, np.uint8))
     store = store_in(tmp_path, "nothing", monkeypatch)
     kept = [p for k, part in enumerate(pieces_of("binary")) for p in store.keep(part, k)]
     with full_at(store.scratch()._end), pytest.raises(ScratchError):
