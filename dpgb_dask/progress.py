@@ -99,10 +99,12 @@ class Bar:
         return (now - then) / (position - first) * (total - position)
 
 
-def display_here() -> Display:
-    """Return the display for where this process writes to."""
+def display_here() -> Display | None:
+    """Return the display for where this process writes to; None for one without a standard error, as of a daemon."""
     if _in_notebook():
         return Notebook()
+    if sys.stderr is None:
+        return None
     return Terminal() if sys.stderr.isatty() else Lines()
 
 

@@ -162,3 +162,10 @@ def test_an_interrupted_bar_counts_no_further_stage(monkeypatch, capsys):
 def test_callbacks_are_functions():
     with pytest.raises(PlanError, match="callbacks"):
         progress.Bar(0, [1])
+
+
+def test_a_process_without_a_standard_error_shows_nothing(monkeypatch):
+    """As a daemon, or pythonw."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress.Bar(1, None) as show:
+        assert show is None

@@ -21,7 +21,7 @@ NARROWEST = 40  # below it a terminal breaks the lines
 
 def report_text(report: PrivacyReport) -> str:
     """Return a report as text, as wide as a terminal that is narrower than a report; files have its own width."""
-    there = get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
+    there = get_terminal_size((WIDTH, 0)).columns if sys.stdout and sys.stdout.isatty() else WIDTH
     return report.to_text(min(max(there, NARROWEST), WIDTH))
 
 
