@@ -290,6 +290,9 @@ class TotalRows(Expr):
             return frame
         return _TotalTasks(_Fused(frame.fuse()))  # type: ignore[no-untyped-call]
 
+    def _layer(self) -> dict[Any, Any]:
+        return _renamed(self, self.frame)
+
 
 @dataclass(frozen=True)
 class _Fused:
@@ -316,9 +319,13 @@ class _TotalTasks(Expr):
     def _layer(self) -> dict[Any, Any]:
         frame = self.fused.frame
         made = convert_legacy_graph(dict(frame.__dask_graph__()))
-        pairs = enumerate(frame.__dask_keys__())
-        own = {(self._name, k): Alias((self._name, k), source) for k, source in pairs}
-        return {**_total_nodes(made), **own}
+        return {**_total_nodes(made), **_renamed(self, frame)}
+
+
+def _renamed(node: Any, frame: Any) -> dict[Any, Any]:
+    """Return tasks by which an expression has the partitions of a frame."""
+    pairs = enumerate(frame.__dask_keys__())
+    return {(node._name, k): Alias((node._name, k), source) for k, source in pairs}  # noqa: SLF001 - as above
 
 
 def _bare(node: Any, bare: dict[str, Any]) -> Any:
