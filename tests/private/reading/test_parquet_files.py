@@ -271,7 +271,7 @@ def test_bytes_that_pandas_noted_as_text_are_refused_where_they_would_be_read_as
         odd = pa.array([b"2", value, None])
         pq.write_table(table.set_column(1, "age", odd), tmp_path / f"{k}.parquet")
     loaded(source_of(tmp_path, schema, dtype_backend="pyarrow", **READERS[reader]))
-    if noted == "object":
+    if rows["age"].dtype == object:  # as "str" is for older versions of pandas
         loaded(source_of(tmp_path, schema, **READERS[reader]))
         return
     with pytest.raises(StructureError, match=r"read as text.*'age'.*dtype_backend='pyarrow'"):
