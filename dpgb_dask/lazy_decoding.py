@@ -9,14 +9,14 @@ has it fail, such as those that join partitions, by those of `encoding/frames.py
 import copy
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import xarray as xr
-from dask._task_spec import Alias, DataNode, Task, convert_legacy_graph
+from dask._task_spec import Alias, DataNode, GraphNode, Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
 from dask.dataframe.dask_expr._expr import Expr, Projection
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import FARTHEST, span_of
 from dpgb_dask.encoding.frames import as_it_is, is_check, is_conversion, joining, to_text
 from dpgb_dask.errors import StructureError
-from dpgb_dask.graph_parts import parts_in, rewritten
+from dpgb_dask.graph_parts import parts_in, rebuilt, rewritten
 from dpgb_dask.warning_filters import SILENCE
 
 TEXT = "decode_bytes_array"
@@ -243,7 +243,7 @@ def total_collection(data: Any) -> Any:
     if not lazy:
         return data
     graph = data.__dask_graph__()
-    keys = set(graph)
+    keys = cache(lambda: set(graph))  # which Dask makes all tasks for
     layers = {name: _total_layer(layer, keys) for name, layer in graph.layers.items()}
     if all(layers[name] is layer for name, layer in graph.layers.items()):
         return data
@@ -279,39 +279,79 @@ class TotalRows(Expr):
             return type(self)(columns)
         return None
 
+    def __dask_graph__(self) -> Any:
+        """Return no tasks: there are none before it is lowered, and Dask before 2026 asks whether there may be some."""
+        return {}
+
     def _lower(self) -> Any:
-        frame = self.frame.lower_completely()
+        frame = _bare(self.frame, {}).lower_completely()
         nodes = convert_legacy_graph(dict(frame.__dask_graph__()))
-        return frame if _total_nodes(nodes) is nodes else _TotalTasks(frame.fuse())  # type: ignore[no-untyped-call]
+        if _total_nodes(nodes) is nodes:
+            return frame
+        return _TotalTasks(_Fused(frame.fuse()))  # type: ignore[no-untyped-call]
 
     def _layer(self) -> dict[Any, Any]:
-        keys = [(self._name, k) for k in range(self.npartitions)]
-        pairs = zip(keys, self.frame.__dask_keys__(), strict=True)
-        return {key: Alias(key, source) for key, source in pairs}
+        return _renamed(self, self.frame)
 
 
-class _TotalTasks(TotalRows):
+@dataclass(frozen=True)
+class _Fused:
+    """A frame whose tasks Dask has fused; were it an operand, Dask would lower and fuse it again, and lose tasks."""
+
+    frame: Any
+
+    def __dask_tokenize__(self) -> str:
+        return str(self.frame._name)  # noqa: SLF001 - as above
+
+
+class _TotalTasks(Expr):
     """The tasks of a frame, made such that no value makes them fail."""
 
-    def _lower(self) -> None:
-        return None
+    _parameters = ["fused"]  # noqa: RUF012 - as above
 
-    def dependencies(self) -> list[Any]:
-        """Return none: of what the frame is made, its tasks are here."""
-        return []
+    @property
+    def _meta(self) -> Any:
+        return self.fused.frame._meta  # noqa: SLF001 - as above
+
+    def _divisions(self) -> Any:
+        return self.fused.frame.divisions
 
     def _layer(self) -> dict[Any, Any]:
-        made = convert_legacy_graph(dict(self.frame.__dask_graph__()))
-        return {**_total_nodes(made), **super()._layer()}
+        frame = self.fused.frame
+        made = convert_legacy_graph(dict(frame.__dask_graph__()))
+        return {**_total_nodes(made), **_renamed(self, frame)}
 
 
-def _total_layer(layer: Any, keys: Container[Any]) -> Any:
+def _renamed(node: Any, frame: Any) -> dict[Any, Any]:
+    """Return tasks by which an expression has the partitions of a frame."""
+    pairs = enumerate(frame.__dask_keys__())
+    return {(node._name, k): Alias((node._name, k), source) for k, source in pairs}  # noqa: SLF001 - as above
+
+
+def _bare(node: Any, bare: dict[str, Any]) -> Any:
+    """Return an expression without `TotalRows` in it, as the tasks of all that it is made of are looked at together.
+
+    If each looked at its own, predictions made of predictions would take twice as long for each that they are made of.
+    The dict holds what became of each expression, by its name.
+    """
+    name = node._name  # noqa: SLF001 - dask has no public name for it
+    if name not in bare:
+        if type(node) is TotalRows:
+            bare[name] = _bare(node.frame, bare)
+        else:
+            bare[name] = rebuilt(node, lambda below: _bare(below, bare))
+    return bare[name]
+
+
+def _total_layer(layer: Any, keys: Callable[[], Container[Any]]) -> Any:
     """Return a layer of a graph that has these keys."""
     if isinstance(layer, Blockwise):
         return _total_blockwise(layer)
     if not isinstance(layer, MaterializedLayer):
         return layer  # what Dask makes of other arrays, such as their parts
-    given = convert_legacy_graph(layer.mapping, keys)
+    given = layer.mapping
+    if not all(isinstance(node, GraphNode) for node in given.values()):
+        given = convert_legacy_graph(given, keys())
     nodes = _total_nodes(given)
     return layer if nodes is given else MaterializedLayer(nodes, annotations=layer.annotations)
 

@@ -146,20 +146,19 @@ def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
         yield part
         if not overwrite and os.path.lexists(place):
             raise _taken(place)
-        _put_in_place(part, place)
+        _put_in_place(part, place, overwrite=overwrite)
     finally:
         if lock is not None:
             os.close(lock)
         _remove(folder)
 
 
-def _put_in_place(part: Path, place: Path) -> None:
+def _put_in_place(part: Path, place: Path, *, overwrite: bool) -> None:
     """Give a place to what was written beside it; raises as `replacing`."""
-    old, met = replaced_by(place), False
+    met = False
     try:
-        if place.is_dir():  # one folder cannot be renamed over another
-            _remove(old)  # of a process that was killed after it had put its own in place
-            place.rename(old)
+        if overwrite and place.is_dir():  # one folder cannot be renamed over another
+            _take_away(place)
         part.replace(place)
     except OSError as error:
         if error.errno not in MET:
@@ -169,12 +168,24 @@ def _put_in_place(part: Path, place: Path) -> None:
         put_back(place)
     if met:
         raise _taken(place)
-    _remove(old)
+    _remove(replaced_by(place))
+
+
+def _take_away(place: Path) -> None:
+    """Rename a folder; one of that name is removed only while the place has another, as it may be all there is."""
+    old = replaced_by(place)
+    try:
+        place.rename(old)
+    except OSError as error:
+        if error.errno not in MET or not os.path.lexists(place):
+            raise
+        _remove(old)  # of a process that was killed after it had put its own in place
+        place.rename(old)
 
 
 def _taken(place: Path) -> StructureError:
     return StructureError(
-        f"{str(place)!r} was written by another process meanwhile, and what that one wrote stays. Write again, to"
+        f"{str(place)!r} was written by another process meanwhile, and what is there now stays. Write again, to"
         " another place or, once no other process writes there, to replace it."
     )
 

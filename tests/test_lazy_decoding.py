@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from unittest.mock import PropertyMock, patch
 
 import dask
 import dask.array as da
@@ -10,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from dask.blockwise import Blockwise
 from dask.delayed import delayed
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
-from dpgb_dask import Datetime, DPGBClassifier, Schema
+from dpgb_dask import Datetime, DPGBClassifier, Schema, lazy_decoding
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import total_array, total_collection, total_decoder, total_values
@@ -259,10 +261,65 @@ def test_collections_without_decoding_are_left_alone():
     assert total_collection("other") == "other"
 
 
+def test_tasks_of_arrays_are_not_made_before_they_are_computed():
+    array = da.zeros((40, 2), chunks=(2, 2)) + 1
+    with patch.object(Blockwise, "_dict", PropertyMock(side_effect=AssertionError)):
+        assert total_collection(array) is array
+
+
 def test_a_reader_skips_columns_that_are_not_taken():
     frame = dd.from_pandas(pd.DataFrame({"a": [1.0], "b": [2.0]}), npartitions=1)
     total = total_collection(frame)["a"]
     assert total.optimize().expr._name == frame["a"].optimize().expr._name
+
+
+SHARED = {
+    "loc": lambda frame: frame.loc[5:30],
+    "head": lambda frame: frame.head(20, npartitions=-1, compute=False),
+    "rolling": lambda frame: frame.assign(hours=frame.hours.rolling(2).mean().fillna(0.0)),
+}
+HOURS = Schema({"hours": (0, 1), "p": (0, 1)}, classes=[0, 1], target="y")
+
+
+def hours():
+    """Rows, and a small model of them."""
+    rows = pd.DataFrame({"hours": np.arange(60.0) % 7 / 7, "p": 0.5, "y": np.arange(60) // 3 % 2})
+    clf = DPGBClassifier(
+        schema=HOURS, epsilon=4.0, recipe="fdp-tr-newton", n_estimators=2, noise=SeededNoise(0)
+    )
+    return rows, clf.fit(rows[["hours", "p"]], rows["y"])
+
+
+@pytest.mark.parametrize("made", SHARED)
+def test_what_a_frame_and_what_is_asked_of_it_are_made_of_is_computed_together(made):
+    """Dask fuses the one's tasks in another way than the other's."""
+    rows, clf = hours()
+    frame = SHARED[made](dd.from_pandas(rows, npartitions=4))
+    X = frame[["hours", "p"]]
+    with dask.config.set(scheduler="sync"):
+        plain = frame.compute()
+        got, given, whole = dask.compute(clf.predict_proba(X), X, frame)
+        assert clf.score(X, frame["y"]) == clf.score(plain[["hours", "p"]], plain["y"])
+    np.testing.assert_array_equal(got, clf.predict_proba(plain[["hours", "p"]]))
+    pd.testing.assert_frame_equal(given, plain[["hours", "p"]])
+    pd.testing.assert_frame_equal(whole, plain)
+
+
+def test_predictions_of_predictions_take_no_twice_as_long_for_each(monkeypatch):
+    looks, look = [], lazy_decoding._total_nodes
+    monkeypatch.setattr(
+        lazy_decoding, "_total_nodes", lambda nodes: (looks.append(len(nodes)), look(nodes))[1]
+    )
+    rows, clf = hours()
+    frame, n = dd.from_pandas(rows[["hours", "p"]], npartitions=2), 8
+    frame = frame.repartition(npartitions=1)  # it joins partitions
+    plain = frame.compute(scheduler="sync")
+    for _ in range(n):
+        frame = frame.assign(p=clf.predict_proba(frame)["1"])
+        plain = plain.assign(p=clf.predict_proba(plain)[:, 1])
+    looks.clear()
+    pd.testing.assert_frame_equal(frame.compute(scheduler="sync"), plain)
+    assert len(looks) <= 4 * n
 
 
 def day_of(number):

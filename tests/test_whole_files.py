@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from stat import S_IMODE
 from unittest.mock import Mock
@@ -18,7 +19,7 @@ from cli_parts import run
 from dpgb_dask import Schema
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
-from dpgb_dask.whole_files import folder_of, write_whole
+from dpgb_dask.whole_files import folder_of, replaced_by, replacing, write_whole
 
 OLD = "what was there before"
 
@@ -238,3 +239,60 @@ def test_a_device_is_written_to_and_stays(name, classifier, tmp_path):
     place.symlink_to(os.devnull)
     WRITERS[name](classifier, place)
     assert place.is_char_device()
+
+
+def folder(place, text):
+    """A folder with a file."""
+    place.mkdir()
+    (place / "file").write_text(text)
+
+
+def another_after(monkeypatch, owner, name, place, act):
+    """Another process acts once this one has looked at a place for the last time."""
+    look = getattr(owner, name)
+
+    def looked(path):
+        there = look(path)
+        if path == place:
+            monkeypatch.setattr(owner, name, look)
+            act()
+        return there
+
+    monkeypatch.setattr(owner, name, looked)
+
+
+def write(place, overwrite, meanwhile):
+    """Write a folder in place of what is there; ``meanwhile`` is done once it is written beside it."""
+    with replacing(place, overwrite=overwrite) as part:
+        folder(part, "new")
+        meanwhile()
+
+
+def test_what_another_puts_in_place_at_the_last_moment_stays(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    puts = partial(
+        another_after, monkeypatch, os.path, "lexists", place, lambda: folder(place, OLD)
+    )
+    with pytest.raises(StructureError, match="was written by another process meanwhile"):
+        write(place, overwrite=False, meanwhile=puts)
+    assert (place / "file").read_text() == OLD
+
+
+def test_what_a_killed_process_has_just_taken_away_is_put_back(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    folder(place, OLD)
+    away = partial(place.rename, replaced_by(place))
+    takes = partial(another_after, monkeypatch, Path, "is_dir", place, away)
+    with pytest.raises(StructureError, match="was written by another process meanwhile"):
+        write(place, overwrite=True, meanwhile=takes)
+    assert (place / "file").read_text() == OLD
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_what_a_killed_process_had_replaced_is_in_no_way(tmp_path):
+    place = tmp_path / "data"
+    folder(place, OLD)
+    folder(replaced_by(place), "older")
+    write(place, overwrite=True, meanwhile=lambda: None)
+    assert (place / "file").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [place]

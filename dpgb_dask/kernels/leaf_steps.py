@@ -43,7 +43,14 @@ def newton_steps(
     Returns
     -------
     (...) float64
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ: the kernel would read other memory.
     """
+    if grad.shape != hess.shape:
+        raise ValueError("grad and hess have different shapes. Broadcast them before the kernel.")
     out = np.empty(grad.shape)
     flat = [
         readable("sums", np.ascontiguousarray(part).reshape(-1), np.float64, 1)

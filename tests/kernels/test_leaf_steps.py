@@ -25,6 +25,11 @@ def test_sums_may_be_parts_of_other_arrays_or_one_for_all_scores():
     np.testing.assert_array_equal(newton_steps(grad, hess, 1.0, 2.0, 1.0), expected)
 
 
+def test_sums_of_different_shapes_are_refused():
+    with pytest.raises(ValueError, match="different shapes"):
+        newton_steps(np.ones((3, 4)), np.ones((3, 1)), 1.0, 1.0, 1.0)
+
+
 @pytest.mark.parametrize("n_scores", [1, 3])
 def test_ends_move_as_those_of_the_tables(n_scores):
     rng = np.random.default_rng(5)

@@ -58,12 +58,12 @@ class _Making(NamedTuple):
         return cls(told.get("arrow_to_pandas"), told.get("dtype_backend"), bool(strings))
 
     def may_fail(self, kind: pa.DataType, noted: str | None) -> bool:
-        """Return whether dates become others, whose calendar ends before theirs, or bytes text: Arrow is asked.
+        """Return whether values become of a type that may not hold them: Arrow is asked.
 
-        Without options of the caller, dates with a time stay NumPy's. ``noted`` is the type that pandas wrote into the
-        file beside bytes.
+        Such are dates of a calendar that ends before theirs, text of bytes, and whole numbers of others. Without
+        options of the caller, dates with a time stay NumPy's. ``noted`` is the type that pandas wrote into the file.
         """
-        odd = self._odd(kind)
+        odd = self._odd(kind, noted)
         if odd is None:
             return False
         table = pa.table({"odd": odd})
@@ -83,10 +83,10 @@ class _Making(NamedTuple):
             return True
         return False
 
-    def _odd(self, kind: pa.DataType) -> pa.Array | None:
+    def _odd(self, kind: pa.DataType, noted: str | None) -> pa.Array | None:
         """Return values of a type that what it becomes may not hold; None if it stays what it is."""
-        if str(kind) in BYTES:
-            return pa.array([b"\xff", None], kind)
+        if (extremes := _extremes(kind)) is not None:
+            return extremes if _is_bytes(kind) or noted is not None else None
         if not (pa.types.is_date(kind) or (bool(self.given) and pa.types.is_timestamp(kind))):
             return None
         day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
@@ -137,31 +137,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
             " index=False."
         )
-    kinds: dict[Any, bool] = {}  # whether a type may fail, as it is made
-    dates: set[str] = set()
-    texts: set[str] = set()
-    for file, own in each:
-        for making, columns in file.made:
-            for name in columns.intersection(own.names):
-                kind = own.field(name).type
-                noted = _noted(own, name) if str(kind) in BYTES else None
-                key = id(making.given), making.backend, making.strings, kind, noted
-                if key not in kinds:
-                    kinds[key] = making.may_fail(kind, noted)
-                if kinds[key]:
-                    (texts if str(kind) in BYTES else dates).add(name)
-    if dates:
-        raise StructureError(
-            "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
-            f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without"
-            " arrow_to_pandas, or without dask.config dataframe.convert-string=False."
-        )
-    if texts:
-        raise StructureError(
-            f"Parquet files hold bytes that are read as text, which not all bytes are: {_named(texts, schema)}. Read"
-            " them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without arrow_to_pandas; or write them"
-            " as text."
-        )
+    _refuse_kinds(each, schema)
     unlike = {
         name
         for file, own in each
@@ -319,6 +295,63 @@ def _named(columns: Iterable[str], schema: Schema) -> str:
     named = sorted(known.intersection(columns))
     others = [] if known.issuperset(columns) else ["columns that the schema does not declare"]
     return first_few([*map(repr, named), *others], " and ")
+
+
+def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> None:
+    """Refuse files with columns of which pandas is to make a type that cannot hold all of their values."""
+    kinds: dict[Any, bool] = {}  # whether a type may fail, as it is made
+    dates: set[str] = set()
+    texts: set[str] = set()
+    falsely: set[str] = set()
+    for file, own in each:
+        for making, columns in file.made:
+            for name in columns.intersection(own.names):
+                kind = own.field(name).type
+                noted = _noted(own, name)
+                key = id(making.given), making.backend, making.strings, kind, noted
+                if key not in kinds:
+                    kinds[key] = making.may_fail(kind, noted)
+                if kinds[key]:
+                    dated = pa.types.is_temporal(kind)
+                    (dates if dated else texts if _is_bytes(kind) else falsely).add(name)
+    if dates:
+        raise StructureError(
+            "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
+            f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without"
+            " arrow_to_pandas, or without dask.config dataframe.convert-string=False."
+        )
+    if texts:
+        raise StructureError(
+            f"Parquet files hold bytes that are read as text, which not all bytes are: {_named(texts, schema)}. Read"
+            " them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without arrow_to_pandas; or write them"
+            " as text."
+        )
+    if falsely:
+        raise StructureError(
+            "Parquet files hold columns that pandas noted as of another type, which cannot hold every value of theirs:"
+            f" {_named(falsely, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'); or"
+            " write them without what pandas noted, as pyarrow.Table.replace_schema_metadata(None) gives them."
+        )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return str(kind) in BYTES or pa.types.is_fixed_size_binary(kind)
+
+
+def _extremes(kind: pa.DataType) -> pa.Array | None:
+    """Return values that another type may not hold: bytes that are no text, large numbers, parts of whole ones."""
+    if _is_bytes(kind):
+        width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else 1
+        return pa.array([b"\xff" * width, None], kind)
+    if pa.types.is_integer(kind):
+        ends = np.iinfo(kind.to_pandas_dtype())
+        return pa.array([ends.min, ends.max, None], kind)
+    if pa.types.is_floating(kind):
+        return pa.array(np.array([0.5, np.inf, np.nan], kind.to_pandas_dtype()))
+    if pa.types.is_dictionary(kind):
+        held = _extremes(kind.value_type)
+        return None if held is None else held.dictionary_encode().cast(kind)
+    return None
 
 
 def _noted(stored: pa.Schema, column: str) -> str | None:

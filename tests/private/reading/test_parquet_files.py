@@ -1,6 +1,7 @@
 """Parquet files that differ: refused by their footers, or read without an error, whatever their values."""
 
 import datetime
+import json
 from itertools import product
 
 import dask
@@ -270,8 +271,44 @@ def test_bytes_that_pandas_noted_as_text_are_refused_where_they_would_be_read_as
         odd = pa.array([b"2", value, None])
         pq.write_table(table.set_column(1, "age", odd), tmp_path / f"{k}.parquet")
     loaded(source_of(tmp_path, schema, dtype_backend="pyarrow", **READERS[reader]))
-    if noted == "object":
+    if rows["age"].dtype == object:  # as "str" is for older versions of pandas
         loaded(source_of(tmp_path, schema, **READERS[reader]))
         return
     with pytest.raises(StructureError, match=r"read as text.*'age'.*dtype_backend='pyarrow'"):
         source_of(tmp_path, schema, **READERS[reader])
+
+
+ELSE = {
+    "whole numbers": (pa.float64(), "Int64", 1.0, 1.5),
+    "small numbers": (pa.int64(), "int8[pyarrow]", 1, 1 << 40),
+    "categories": (pa.dictionary(pa.int32(), pa.int64()), "Int8", 1, 1 << 40),
+    "bytes of one width": (pa.binary(1), "string", b"1", b"\xff"),
+}
+
+
+@pytest.mark.parametrize("made", ELSE)
+def test_columns_that_pandas_noted_as_another_type_are_refused_where_one_value_would_end_a_fit(
+    tmp_path, made
+):
+    kind, noted, value, odd = ELSE[made]
+    schema = Schema({"x": (0, 1), "age": ["1", "2"]}, classes=[0, 1], target="y")
+    facts = {"name": "age", "field_name": "age", "pandas_type": "", "numpy_type": noted}
+    told = {"pandas": json.dumps({"columns": [facts], "index_columns": [], "column_indexes": []})}
+    for k, last in enumerate([value, odd]):
+        columns = {"x": [0.5] * 2, "age": pa.array([value, last], kind), "y": [0, 1]}
+        pq.write_table(pa.table(columns).replace_schema_metadata(told), tmp_path / f"{k}.parquet")
+    with pytest.raises(StructureError, match=r"'age'.*dtype_backend='pyarrow'"):
+        source_of(tmp_path, schema)
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
+
+
+@pytest.mark.parametrize(
+    "noted",
+    ["Int8", "UInt64", "Float32", "boolean", "int8[pyarrow]", "float16", "uint64"],
+)
+def test_what_pandas_writes_is_read_as_it_is_noted(tmp_path, noted):
+    rows = pd.DataFrame({"x": 0.5, "age": pd.Series([1, 0]).astype(noted), "y": [0, 1]})
+    rows.to_parquet(tmp_path / "0.parquet", index=False)
+    schema = Schema({"x": (0, 1), "age": ["1", "0"]}, classes=[0, 1], target="y")
+    for options in ({}, {"dtype_backend": "numpy_nullable"}, {"dtype_backend": "pyarrow"}):
+        loaded(source_of(tmp_path, schema, **options))
