@@ -85,7 +85,7 @@ def _partition(block: NDArray[Any], names: Any) -> pd.Series | pd.DataFrame:
     dtype = block.dtype
     if dtype.kind in HELD or (dtype.kind == "M" and np.datetime_data(dtype) in HELD_DATES):
         return pd.Series(block, name=names)
-    return pd.Series(objects(block), dtype=object, name=names)
+    return pd.Series(_as_objects(block), dtype=object, name=names)
 
 
 def as_given(frame: dd.DataFrame | dd.Series) -> Any:
@@ -222,9 +222,8 @@ def _plain(part: Any) -> Any:
 
 
 def _as_objects(column: Any) -> NDArray[np.object_]:
-    out = np.empty(len(column), object)
-    out[:] = objects(column)
-    return out
+    # NumPy, and pandas 2.2, would look into each value of a list
+    return np.fromiter(objects(column), object, len(column))
 
 
 class TotalConversion(ArrowStringConversion):

@@ -21,7 +21,7 @@ from thinned import one_of_each, thinned
 from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.encoding.columns import category_cells, numbers
-from dpgb_dask.encoding.frames import as_given, in_partitions, joining, to_text
+from dpgb_dask.encoding.frames import JOINS, as_given, in_partitions, joining, to_text
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.ingest import read_source
@@ -438,3 +438,16 @@ def test_what_dask_cannot_join_at_all_ends_as_before():
     assert joining(len) is None
     with pytest.raises(TypeError):
         joining(concat)([1, 2])
+
+
+def test_a_value_that_fails_is_joined_as_it_is():
+    odd = Silent()
+    objects = [np.fromiter([odd], object, 1), np.array([1], object)]
+    parts = [
+        pd.DataFrame({"c": pd.Categorical(c), "o": pd.Series(o, dtype=object)})
+        for c, o in zip(([1], ["x"]), objects, strict=True)
+    ]
+    for join in JOINS.values():
+        joined = join(parts)
+        assert joined["o"].iloc[0] is odd
+        assert joined["c"].tolist() == [1, "x"]
