@@ -61,7 +61,7 @@ class _Making(NamedTuple):
         """Return whether values become of a type that may not hold them: Arrow is asked.
 
         Such are dates of a calendar that ends before theirs, text of bytes, and whole numbers of others. Without
-        options of the caller, dates with a time stay NumPy's. ``noted`` is the type that pandas wrote into the file.
+        options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay NumPy's.
         """
         odd = self._odd(kind, noted)
         if odd is None:
@@ -87,7 +87,8 @@ class _Making(NamedTuple):
         """Return values of a type that what it becomes may not hold; None if it stays what it is."""
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
-        if not (pa.types.is_date(kind) or (bool(self.given) and pa.types.is_timestamp(kind))):
+        told = bool(self.given) or noted is not None
+        if not (pa.types.is_date(kind) or (told and pa.types.is_timestamp(kind))):
             return None
         day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
         day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))

@@ -283,6 +283,8 @@ ELSE = {
     "small numbers": (pa.int64(), "int8[pyarrow]", 1, 1 << 40),
     "categories": (pa.dictionary(pa.int32(), pa.int64()), "Int8", 1, 1 << 40),
     "bytes of one width": (pa.binary(1), "string", b"1", b"\xff"),
+    "dates of a zone": (pa.timestamp("us", "UTC"), "datetime64[ns, UTC]", 1, 1 << 60),
+    "dates": (pa.timestamp("ms"), "timestamp[ns][pyarrow]", 1, 1 << 50),
 }
 
 
