@@ -329,6 +329,7 @@ def test_a_disk_that_is_full_is_told_with_a_way_out(
     assert "No space left on device. Make room where the command writes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_other_libraries_deprecate_is_no_error(place):
     run = subprocess.run(
         [

@@ -100,7 +100,7 @@ def test_an_index_of_any_kind_is_left_out_or_a_column(kind, form, tmp_path):
         opened(path, UNITS, keep=["age"])  # predictions need no units
 
 
-@pytest.mark.parametrize(("first", "second"), thinned([*product(INDICES, INDICES)], every=4))
+@pytest.mark.parametrize(("first", "second"), thinned([*product(INDICES, INDICES)], every=11))
 def test_files_of_a_folder_may_have_indices_of_different_kinds(first, second, tmp_path):
     for k, kind in enumerate((first, second)):
         with_index(kind).to_parquet(tmp_path / f"{k}.parquet")

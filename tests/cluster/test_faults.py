@@ -319,7 +319,7 @@ def test_an_adaptive_cluster_without_workers_starts_some_before_a_fit():
         assert check_workers(client, LONGEST) == 1
 
 
-@pytest.mark.parametrize("backend", ["tasks", "comms"])
+@pytest.mark.parametrize("backend", thinned(["tasks", "comms"], every=2))
 def test_an_adaptive_cluster_without_workers_starts_some_in_a_fit(backend):
     expected = local_sums("binary")[0]
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster) as client:
@@ -352,7 +352,9 @@ def test_all_workers_are_replaced_between_survey_and_first_round(refines, monkey
         rounds.close()
 
 
-@pytest.mark.parametrize("when", ["after the survey", "while a shard is made again"])
+@pytest.mark.parametrize(
+    "when", thinned(["while a shard is made again", "after the survey"], every=2)
+)
 def test_all_workers_leave_and_others_come_while_tasks_are_placed(when, monkeypatch):
     monkeypatch.setattr(waiting, "LOOK", 0.2)
     expected = local_sums("binary")[0]

@@ -86,7 +86,9 @@ def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch)
 
 
 @pytest.mark.parametrize("n_rows", thinned([3, 1, 40, 2], every=4))
-@pytest.mark.parametrize(("kind", "name"), [(k, q) for k, q in ALL if k != "multiclass"])
+@pytest.mark.parametrize(
+    ("kind", "name"), thinned([(k, q) for k, q in ALL if k != "multiclass"], every=2)
+)
 def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
     bound = sensitivity(queries_of(kind, BITS)[name], unit_shape(schema_of(kind), K, BITS))
     table, y = table_of(kind)
@@ -107,7 +109,8 @@ def test_a_whole_unit_stays_within_the_sensitivity(kind, name, n_rows):
 
 @pytest.mark.parametrize("n_rows", thinned([1, 2, 31], every=3))
 @pytest.mark.parametrize(
-    ("kind", "name"), [(k, q) for k, q in ALL if k != "multiclass" and q not in ("part", "sample")]
+    ("kind", "name"),
+    thinned([(k, q) for k, q in ALL if k != "multiclass" and q not in ("part", "sample")], every=2),
 )
 def test_a_row_that_joins_a_unit_stays_within_the_sensitivity(kind, name, n_rows):
     """As an account for rows counts a fit that protects units: the unit's other rows weigh less then."""
