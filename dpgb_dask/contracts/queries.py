@@ -14,10 +14,8 @@ change after these checks.
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -167,10 +165,8 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _told(record: type) -> tuple[bytes, tuple[tuple[bytes, Callable[[Any], Any]], ...]]:
-    """Return the name of a class of records; and for each of its fields, what stands before it and what reads it."""
-    parts = ((item.name.encode() + b"=", attrgetter(item.name)) for item in fields(record))
-    return record.__name__.encode(), tuple(parts)
+def _names(record: type) -> tuple[tuple[str, bytes], ...]:
+    return tuple((item.name, item.name.encode() + b"=") for item in fields(record))
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -203,25 +199,17 @@ def _canonical(value: Any, told: list[Any]) -> None:
 
 def _canonical_fields(record: Any, told: list[Any]) -> None:
     kind: Any = type(record)
-    name, parts = _told(kind)
-    told.append(name)
-    for shown, read in parts:
-        value = read(record)
-        if type(value) in _PLAIN:  # most fields, in every round
-            told += shown, _plain(value)
-        else:
-            told.append(shown)
-            _canonical(value, told)
+    told.append(kind.__name__.encode())
+    for name, shown in _names(kind):
+        told.append(shown)
+        _canonical(getattr(record, name), told)
 
 
 def told_splits(splits: Splits) -> bytes:
     """Return checked trees as the bytes that go into the digest of a query of them; kept, for those who ask ahead."""
     if not hasattr(splits, "told"):
-        name, parts = _told(Splits)
-        told: list[Any] = [name]
-        arrays: tuple[NDArray[Any], ...] = splits.arrays
-        for (shown, _), array in zip(parts, arrays, strict=True):
-            told += shown, _header(array.dtype, array.shape), array.tobytes()
+        told: list[Any] = []
+        _canonical_fields(splits, told)
         settle(splits, told=b"".join(told))
     return splits.told
 

@@ -658,9 +658,7 @@ class Trees(Stage):
         for k, own in enumerate(trees.runs(size)):
             part = slice(k * size, (k + 1) * size)
             here, rows = where[part], None if counted is None else counted[part]
-            told_splits(
-                own
-            )  # for all of them at once, which takes half as long as in as many rounds
+            told_splits(own)  # here, where all take half as long as in as many rounds
             drawn.append(Drawn(own, here, rows))
         return replace(state, memory=memory._replace(drawn=tuple(drawn)))
 
