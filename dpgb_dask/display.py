@@ -18,7 +18,8 @@ ROWS = 20  # most rows of a table
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\ud800-\\udfff]"
+    "[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff"
+    "\\U000e0000-\\U000e007f]"
 )
 
 T = TypeVar("T")

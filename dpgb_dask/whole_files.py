@@ -155,7 +155,6 @@ def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def _put_in_place(part: Path, place: Path, *, overwrite: bool) -> None:
     """Give a place to what was written beside it; raises as `replacing`."""
-    met = False
     try:
         if overwrite and place.is_dir():  # one folder cannot be renamed over another
             _take_away(place)
@@ -163,11 +162,9 @@ def _put_in_place(part: Path, place: Path, *, overwrite: bool) -> None:
     except OSError as error:
         if error.errno not in MET:
             raise
-        met = True
+        raise _taken(place) from None
     finally:
         put_back(place)
-    if met:
-        raise _taken(place)
     _remove(replaced_by(place))
 
 

@@ -19,7 +19,7 @@ LONG = "<script>" + 190 * "x"
 
 def test_what_another_role_wrote_commands_no_terminal():
     """An analyst's words are what the owner and an auditor see."""
-    words = "\x1b[2J\r\n1 fit \x9b\u202e" + 10**6 * "x"
+    words = "\x1b[2J\r\n1 fit \x9b\u202e\xad\u2063\U000e0041" + 10**6 * "x"
     terms = Terms(
         epsilon=1.0, delta=0.0, price=1, min_sigma_bits=1, tau=0.0, plan_digest="", version="", public_seed=0,
         commitment="", facts={"recipe": words}, who=words,

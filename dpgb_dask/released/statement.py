@@ -210,6 +210,7 @@ def _releases(report: Any) -> Table:
         noise = "–" if charge["noise"] is None else f"{charge['noise']:.4g}"
         key = stage.split(" ")[0], kind, charge["mechanism"], noise
         groups.setdefault(key, []).append(charge)
+    adds_up = _adds_up(report)
     rows = []
     for (stage, kind, mechanism, noise), members in groups.items():
         first, last = str(members[0]["label"]), str(members[-1]["label"])
@@ -219,7 +220,7 @@ def _releases(report: Any) -> Table:
         elif len(members) > 1:
             label = f"{first} … {last.rsplit(' ', 1)[-1]} ({len(members)} releases)"
         shares = [m["share_percent"] for m in members]
-        share = f"{sum(shares):.2f}" if _adds_up(report) else f"each {max(shares):.2f}"
+        share = f"{sum(shares):.2f}" if adds_up else f"each {max(shares):.2f}"
         rows.append((label, mechanism, share, noise))
     return Table(
         ("release", "by", f"share of {'ε' if report.pure else 'μ²'} %", "σ / one row"), tuple(rows)

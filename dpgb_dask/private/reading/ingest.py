@@ -22,10 +22,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import (
-    as_given,
-    in_partitions,
-)
+from dpgb_dask.encoding.frames import as_given, in_partitions
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,

@@ -23,11 +23,11 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, first_few, in_our_words
 
 AT_ONCE = 16  # footers that are read at once: each waits for its store
+BYTES = frozenset({"binary", "large_binary", "binary_view"})
 SAME_VALUES = (
     frozenset({"string", "large_string", "string_view"}),
-    frozenset({"binary", "large_binary", "binary_view"}),
+    BYTES,
 )
-BYTES = SAME_VALUES[1]
 UNITS = ("s", "ms", "us", "ns")  # of Arrow, each a thousandth of the one before
 DAY = 86_400
 FAR = 4_000_000  # days: a date beyond the calendar of Python
