@@ -21,6 +21,8 @@ from dpgb_dask.errors import StructureError, level_outside
 
 # errors of a process that renames where another one does
 MET = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY})
+# errors of disks on which a file has one name, such as those of some memory cards and network shares
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 fcntl: Any = None
 with suppress(ImportError):  # POSIX alone has it
@@ -156,9 +158,12 @@ def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
 def _put_in_place(part: Path, place: Path, *, overwrite: bool) -> None:
     """Give a place to what was written beside it; raises as `replacing`."""
     try:
-        if overwrite and place.is_dir():  # one folder cannot be renamed over another
-            _take_away(place)
-        part.replace(place)
+        if not overwrite and part.is_file():
+            _link(part, place)
+        else:
+            if overwrite and place.is_dir():  # one folder cannot be renamed over another
+                _take_away(place)
+            part.replace(place)
     except OSError as error:
         if error.errno not in MET:
             raise
@@ -166,6 +171,16 @@ def _put_in_place(part: Path, place: Path, *, overwrite: bool) -> None:
     finally:
         put_back(place)
     _remove(replaced_by(place))
+
+
+def _link(part: Path, place: Path) -> None:
+    """Give a file a place where nothing is; a rename would replace what another process put there meanwhile."""
+    try:
+        place.hardlink_to(part)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        part.replace(place)
 
 
 def _take_away(place: Path) -> None:

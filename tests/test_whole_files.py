@@ -19,7 +19,7 @@ from cli_parts import run
 from dpgb_dask import Schema
 from dpgb_dask.controller.ledger_files import is_of_ledger
 from dpgb_dask.errors import StructureError
-from dpgb_dask.whole_files import folder_of, replaced_by, replacing, write_whole
+from dpgb_dask.whole_files import NO_LINKS, folder_of, replaced_by, replacing, write_whole
 
 OLD = "what was there before"
 
@@ -261,10 +261,10 @@ def another_after(monkeypatch, owner, name, place, act):
     monkeypatch.setattr(owner, name, looked)
 
 
-def write(place, overwrite, meanwhile):
-    """Write a folder in place of what is there; ``meanwhile`` is done once it is written beside it."""
+def write(place, overwrite, meanwhile, make=folder):
+    """Write in place of what is there; ``meanwhile`` is done once it is written beside it."""
     with replacing(place, overwrite=overwrite) as part:
-        folder(part, "new")
+        make(part, "new")
         meanwhile()
 
 
@@ -276,6 +276,26 @@ def test_what_another_puts_in_place_at_the_last_moment_stays(tmp_path, monkeypat
     with pytest.raises(StructureError, match="was written by another process meanwhile"):
         write(place, overwrite=False, meanwhile=puts)
     assert (place / "file").read_text() == OLD
+
+
+def test_a_file_that_another_puts_in_place_at_the_last_moment_stays(tmp_path, monkeypatch):
+    place = tmp_path / "predictions.csv"
+    other = partial(place.write_text, OLD)
+    puts = partial(another_after, monkeypatch, os.path, "lexists", place, other)
+    with pytest.raises(StructureError, match="was written by another process meanwhile"):
+        write(place, overwrite=False, meanwhile=puts, make=Path.write_text)
+    assert place.read_text() == OLD
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("code", sorted(NO_LINKS))
+def test_a_file_is_put_in_place_where_a_disk_has_no_links(code, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=OSError(code, "no links here")))
+    place = tmp_path / "predictions.csv"
+    with replacing(place, overwrite=False) as part:
+        part.write_text("new")
+    assert place.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [place]
 
 
 def test_what_a_killed_process_has_just_taken_away_is_put_back(tmp_path, monkeypatch):
