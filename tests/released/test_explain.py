@@ -50,10 +50,12 @@ def made_up(seed, n_scores=1, depth=3, n_trees=6):
         maps = [rng.integers(0, 2, n_bins[k]).astype(np.uint8) for k in (i, j)]
         for part in maps:
             part[0], part[-1] = 0, 1
-        return PairTable(i, j, *maps, steps(n_scores, 2, 2))
+        return PairTable(i, j, *maps, steps(n_scores, 3, 2))  # no bin is in the last row
 
     nodes = (1 << depth) - 1
     feature = rng.integers(0, 4, (n_trees, nodes)).astype(np.uint16)
+    if n_trees == len(n_bins):  # each of one feature
+        feature[:] = np.arange(n_trees)[:, None]
     threshold = rng.integers(0, 5, (n_trees, nodes)).astype(np.uint8)
     threshold[rng.random((n_trees, nodes)) < 0.1] = 255
     masks = np.zeros((3, MAX_BINS), np.uint8)
@@ -82,7 +84,7 @@ def every_row(shares):
     return codes, share
 
 
-SHAPES = [(1, 3, 6), (3, 2, 5), (1, 1, 4), (1, 6, 3), (1, 3, 0), (2, 4, 1)]
+SHAPES = [(1, 3, 6), (3, 2, 5), (1, 1, 3), (1, 6, 3), (1, 3, 0), (2, 4, 1), (1, 2, 4)]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -530,9 +530,8 @@ class Trees(Stage):
             features = np.array(
                 [j for j in candidates.features if not candidates.bins[j].categorical]
             )
-            if not len(features):
-                return self._level(state, memory)
-            return self._histogram(state, memory, features, "candidates")
+            if len(features):
+                return self._histogram(state, memory, features, "candidates")
         if memory.splits.depth == self.depth:
             return self._leaves(state, memory, memory.splits)
         return self._level(state, memory)
