@@ -516,7 +516,7 @@ class Trees(Stage):
         )
         return self._ahead(replace(state, model=model, memory=memory))
 
-    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
+    def next_query(self, state: State) -> Query | None:
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
         if memory.tree >= memory.n_trees:
