@@ -36,8 +36,8 @@ from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
-# format 1 had no links, and trees split by thresholds alone; format 2 had no digests; those of format 3 did not cover the
-# order of the schema's features, and of the values of a mapping, which is that of the model's columns and groups
+# format 1 had no links, and trees split by thresholds alone; format 2 had no digests; those of format 3 did not cover
+# the order of the schema's features, and of the values of a mapping, which is that of the model's columns and groups
 VERSION = 4
 PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
 SINCE_3 = {"shares", "bands", "edits", "digests"}
