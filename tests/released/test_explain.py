@@ -230,6 +230,19 @@ def test_groups_of_pairs_are_named(model, shares, binary_schema):
     assert pair.missing == (None, None)
 
 
+def test_intervals_of_close_bounds_are_told_apart():
+    low = 1e9
+    schema = Schema({"a": (low, low + 100), "b": (low, low + 100)}, classes=[0, 1])
+    bins = (FeatureBins(low + np.array([20.0, 60.0]), None, 4),) * 2
+    pair = PairTable(0, 1, *[np.arange(4, dtype=np.uint8)] * 2, np.eye(4, dtype=np.int32)[None])
+    model = Model(bins, np.zeros(1, np.int32), (np.zeros((4, 1), np.int32),) * 2, (pair,))
+    told = explain_global(model, BinShares.of(bins, ()), schema, bands=NoiseBands(why="-"))
+    two, six = "1.00000002e+09", "1.00000006e+09"
+    labels = (f"[1e+09, {two}]", f"({two}, {six}]", f"({six}, 1.0000001e+09]")
+    for term in (told.term("a"), told.term("a", "b")):
+        assert term.bins[0].labels == (*labels, "missing")
+
+
 def test_groups_that_are_no_intervals_have_no_edges(model, shares, binary_schema):
     apart = PairTable(
         0,
