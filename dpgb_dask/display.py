@@ -6,6 +6,8 @@ The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What i
 import contextlib
 import decimal
 import html
+import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number, Rational, Real
@@ -15,6 +17,7 @@ MOST = 2000
 NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
+WHOLE = 1e16  # from here on whole numbers are written with an exponent, as Python does
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
@@ -53,6 +56,28 @@ def value_within(value: object, most: int) -> str:
         with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
             text = f"{decimal.Decimal(text):.2e}"
     return brief(text, most)
+
+
+def exact(value: float) -> str:
+    """Return a number in the fewest digits that read back as the same; a long whole one without an exponent."""
+    text = f"{value:g}"
+    if float(text) == value:
+        return text
+    return str(int(value)) if abs(value) < WHOLE and value == int(value) else repr(float(value))
+
+
+def apart(values: Sequence[float], least: int = 6) -> list[str]:
+    """Return numbers in ``least`` digits, or in as many more as place each well among those beside it."""
+    known = sorted(set(values))
+    gaps = [math.inf, *(high - low for low, high in itertools.pairwise(known)), math.inf]
+    near = {value: min(gaps[k : k + 2]) for k, value in enumerate(known)}
+    return [_within(value, near[value] / 20, least) for value in values]
+
+
+def _within(value: float, error: float, least: int) -> str:
+    """Return a number in as many digits as give it within an error."""
+    texts = (f"{value:.{digits}g}" for digits in range(least, 17))
+    return next((text for text in texts if abs(float(text) - value) <= error), f"{value:.17g}")
 
 
 def one_line(text: str) -> str:

@@ -121,7 +121,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     ledger.verify()
     record = ledger.record(report.fit_id)
     _check_terms(report, record, ledger)
-    if record.model != fit_digest(file):
+    if record.model not in (fit_digest(file), fit_digest(file, version=3)):
         raise VerificationError(
             f"The ledger's entry of fit {report.fit_id} names another digest: schema, model, report or parameters of"
             f" {str(path)!r} are not those of the fit. (So it is with a model that was saved after set_params, or made"

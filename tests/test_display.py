@@ -10,7 +10,17 @@ import pytest
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
-from dpgb_dask.display import MOST, Listing, brief, floored, html_table, value_of, value_within
+from dpgb_dask.display import (
+    MOST,
+    Listing,
+    apart,
+    brief,
+    exact,
+    floored,
+    html_table,
+    value_of,
+    value_within,
+)
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -46,6 +56,38 @@ def test_floored_never_tells_more_than_there_is():
 class Mute:
     def __str__(self):
         raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"), (1e-6, "1e-06"), (1e9 + 100, "1000000100"), (20200615, "20200615"), (-3.0, "-3"),
+        (0.1 + 0.2, "0.30000000000000004"), (1.0000004, "1.0000004"), (2.0**80, "1.2089258196146292e+24"),
+        (1.7e308, "1.7e+308"),
+    ],
+)  # fmt: skip
+def test_what_is_stated_exactly_reads_back_as_the_same(value, text):
+    assert exact(value) == text
+    assert float(text) == value
+
+
+def test_numbers_are_told_apart_in_as_few_digits_as_do():
+    assert apart([0, 1 / 3, 1]) == ["0", "0.333333", "1"]
+    assert apart([1e9, 1e9 + 50.25, 1e9 + 100, 1e9]) == [
+        "1e+09",
+        "1.00000005e+09",
+        "1.0000001e+09",
+        "1e+09",
+    ]
+    assert apart([0, 0.001, 0.0021, 123456.789, 2e6], least=4) == [
+        "0",
+        "0.001",
+        "0.0021",
+        "1.235e+05",
+        "2e+06",
+    ]
+    close = [1.0, np.nextafter(1, 2).item()]
+    assert len(set(apart(close))) == 2
 
 
 def test_value_of_never_raises():

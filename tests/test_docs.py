@@ -24,6 +24,7 @@ from dpgb_dask.losses import TABLE_SIZE
 from dpgb_dask.private.rounds import tasks, worker_tasks
 from dpgb_dask.recipes import AUTO
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.values import MISSING_WORDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(dpgb_dask.__file__).parent  # the installed one
@@ -267,3 +268,9 @@ def test_one_rows_way_passes_the_files_it_names(tmp_path, monkeypatch):
     named = set(re.findall(r"`([\w/]+\.py)`", section))
     assert passed - named - WITHOUT_ROWS == set(), "is passed, and not named"
     assert all((PACKAGE / path).is_file() for path in named | WITHOUT_ROWS)
+
+
+def test_the_format_of_model_files_names_every_word_for_a_missing_value():
+    text = (DOCS / "model-format.md").read_text(encoding="utf-8").replace("\n", " ")
+    told = re.search(r"null, NaN and these texts are missing: (.*?)\. A text", text)[1]
+    assert set(re.findall(r'"([^"]*)"', told)) == MISSING_WORDS

@@ -33,6 +33,7 @@ from dpgb_dask.released.report import BESIDE, PrivacyReport
 from dpgb_dask.released.statement import EVIDENCE
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import build as build_module
+from dpgb_dask.training import fit as training
 
 SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0)}, classes=[0, 1])
 NUMERIC = Schema(SCHEMA.features, target_bounds=(0.0, 1.0))
@@ -266,12 +267,19 @@ def test_a_claim_of_less_needs_a_price_of_less(saved, ledger):
         verify(saved, ledger)
 
 
+def turn(data):
+    """Let the tables of each feature be those of another."""
+    data["schema"]["features"] = dict(reversed(data["schema"]["features"].items()))
+
+
 @pytest.mark.parametrize(
     "edit",
     [
         lambda d: d["model"]["intercept"].__setitem__(0, 7),
         lambda d: d["schema"]["features"]["a"].update(high=2.0),
         lambda d: d["report"]["receipts"][0].update(label="nothing"),
+        turn,
+        lambda d: (turn(d), d.update(version=3)),
     ],
 )
 def test_a_changed_model_shows_beside_its_ledger(saved, ledger, edit):
@@ -372,6 +380,17 @@ def test_a_ledger_that_was_changed_or_is_another_is_refused(saved, ledger, tmp_p
     assert "the fit charged none" in str(verify(free))
     with pytest.raises(VerificationError, match="charged no ledger"):
         verify(free, ledger)
+
+
+def test_a_fit_of_before_format_4_is_verified(tmp_path, monkeypatch):
+    ledger, path = ledger_of(tmp_path), tmp_path / "m.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit_digest", lambda file: export.fit_digest(file, version=3))
+        fitted(ledger).save(path)
+    change(path, lambda d: d.update(version=3))
+    assert verify(path, ledger).open == ()
+    load(path).save(path)
+    assert verify(path, ledger).open == ()
 
 
 def test_a_file_of_before_is_not_verified(saved, ledger):

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpgb_dask.display import exact
 from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
 from dpgb_dask.scalars import python_scalar
@@ -227,7 +228,7 @@ def in_words(feature: Feature) -> str:
         case Hashed(buckets):
             return f"any values, by a fixed hash in {buckets} buckets"
         case Numeric(low, high, integer):
-            return f"{'whole numbers ' if integer else ''}in [{low:g}, {high:g}]"
+            return f"{'whole numbers ' if integer else ''}in [{exact(low)}, {exact(high)}]"
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------

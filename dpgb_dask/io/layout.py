@@ -185,7 +185,7 @@ class Layout:
         try:
             fields = {name: facts[name] for name in cls.__slots__}
             fields["coded"] = tuple(map(operator.index, facts["coded"]))
-            fields["schema"] = Schema.of_file(facts["schema"])
+            fields["schema"] = _in_order(facts)
             return cls(**fields)
         except (SchemaError, KeyError, TypeError, ValueError):
             pass
@@ -200,6 +200,7 @@ class Layout:
             "complete": complete,
             "schema": schema,
             "feature_names": list(self.schema.names),
+            "groups": _groups(self.schema),
             **stored,
             "coded": list(self.coded),
         }
@@ -219,6 +220,33 @@ class Layout:
         if self.unit:
             types["unit"] = str, ()
         return types
+
+
+def _in_order(facts: Mapping[str, Any]) -> Schema:
+    """Return the schema of a data set, whose features are in the order of the stored columns.
+
+    A store, or a tool that copies one, may sort the keys of its attributes: lists alone keep their order.
+
+    Raises
+    ------
+    SchemaError, KeyError, TypeError, ValueError
+        If it is malformed, or groups are in another order than their stored positions.
+    """
+    features, names = facts["schema"]["features"], facts["feature_names"]
+    if sorted(features) != sorted(names):
+        raise ValueError("features")
+    schema = Schema.of_file(
+        facts["schema"] | {"features": {name: features[name] for name in names}}
+    )
+    if facts.get("groups", _groups(schema)) != _groups(schema):  # which older data sets do not list
+        raise ValueError("groups")
+    return schema
+
+
+def _groups(schema: Schema) -> dict[str, list[Any]]:
+    """Return the groups of each mapping, in the order of their positions."""
+    mapped = {name: f for name, f in schema.features.items() if isinstance(f, Grouped)}
+    return {name: list(feature.groups) for name, feature in mapped.items()}
 
 
 def _is_plain(data: Any) -> bool:

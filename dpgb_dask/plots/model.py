@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.display import apart
 from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
     GREY,
@@ -333,7 +334,8 @@ def _ticks(drawn: Any, axis: Axis, order: list[int], ends: NDArray[np.float64]) 
     n_values = len(order) - (axis.missing is not None)
     if axis.edges is not None:
         marks = thinned(n_values + 1, TICKS)
-        places, labels = [float(ends[k]) for k in marks], [f"{axis.edges[k]:.4g}" for k in marks]
+        places = [float(ends[k]) for k in marks]
+        labels = apart([float(axis.edges[k]) for k in marks], least=4)
     else:
         marks = thinned(n_values, 2 * TICKS)
         places = [float(centres[k]) for k in marks]

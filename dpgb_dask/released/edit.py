@@ -181,7 +181,8 @@ class Editor:
         number = finite_float(bound)
         if number is None or abs(number / self.scale) * SCORE_ONE > LARGEST:
             raise PlanError(
-                f"A bound of clamp is {short(bound)}: give a number, or None for no bound."
+                f"A bound of clamp is {short(bound)}: give a number within"
+                f" ±{LARGEST / SCORE_ONE * self.scale:g}, or None for no bound."
             )
         return round(number / self.scale * SCORE_ONE)
 

@@ -36,7 +36,9 @@ from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
-VERSION = 3  # format 1 had no links, and trees split by thresholds alone; format 2 had no digests
+# format 1 had no links, and trees split by thresholds alone; format 2 had no digests; those of format 3 did not cover
+# the order of the schema's features, and of the values of a mapping, which is that of the model's columns and groups
+VERSION = 4
 PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "report"}
 SINCE_3 = {"shares", "bands", "edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
@@ -121,21 +123,21 @@ def _to_dict(file: ModelFile) -> dict[str, Any]:
     }
 
 
-def fit_digest(file: ModelFile) -> str:
-    """Return the digest that the ledger's entry contains; empty if JSON cannot hold the file.
+def fit_digest(file: ModelFile, version: int = VERSION) -> str:
+    """Return the digest that the ledger's entry contains, of a format: 3 before there was 4.
 
     It covers the schema, the model, the shares of its bins, its bands, the whole report, the estimator's name and its
     parameters. The build is left out, because it differs if the fit is replayed from its journal on another machine.
 
-    A model whose labels JSON cannot hold cannot be saved, so there is never a file to compare.
+    It is empty for a model whose labels JSON cannot hold: it cannot be saved, so there is never a file to compare.
     """
-    return digests_of(file).get("fit", "")
+    return digests_of(file, version).get("fit", "")
 
 
-def digests_of(file: ModelFile) -> dict[str, str]:
+def digests_of(file: ModelFile, version: int = VERSION) -> dict[str, str]:
     """Return the digests of a file's parts and of the fit; empty if JSON cannot hold the file."""
     try:
-        return _digests(_to_dict(file))
+        return _digests(_to_dict(file) | {"version": version})
     except ValueError:  # SchemaError is one
         return {}
 
@@ -148,7 +150,12 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     receipts = _text(data["report"]["receipts"])  # thousands; written once for three digests
     report = {name: _text(value) for name, value in data["report"].items() if name != "receipts"}
     report["receipts"] = receipts
-    texts = {name: _text(data[name]) for name in released if name != "report"}
+    ordered = data["version"] > 3
+    texts = {
+        name: _text(data[name], sort_keys=not (ordered and name == "schema"))
+        for name in released
+        if name != "report"
+    }
     texts["report"] = _object(report)
     out: dict[str, str] = {name: _hash(texts[name]) for name in released}
     out["receipts"] = _hash(receipts)
@@ -160,15 +167,15 @@ def _digests(data: dict[str, Any]) -> dict[str, str]:
     return out
 
 
-def _text(part: Any) -> str:
-    """Return the canonical JSON text of a part: sorted keys, no spaces.
+def _text(part: Any, *, sort_keys: bool = True) -> str:
+    """Return the canonical JSON text of a part: no spaces, and sorted keys unless their order counts.
 
     A float is written with the fewest digits that read back as the same float, so that reading and writing again
     changes nothing.
     """
     return json.dumps(
         part,
-        sort_keys=True,
+        sort_keys=sort_keys,
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,

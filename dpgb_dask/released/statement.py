@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dpgb_dask.display import exact
 from dpgb_dask.released.sections import FactRows, Points, Section, Table, Words
 
 OUTSIDE = (
@@ -99,7 +100,7 @@ def _promise(report: Any) -> list[Words]:
     else:
         who = f"any one {report.unit!r} (all rows that have one value in this column)"
         whose = f"that {report.unit!r}"
-    unless = "" if report.pure else f", except with a probability of {report.delta:g}"
+    unless = "" if report.pure else f", except with a probability of {exact(report.delta)}"
     return [
         Words(
             "Whoever sees this model, its file or this report, whatever else they know and whatever they compute from"
@@ -151,11 +152,12 @@ def _guess(report: Any) -> str:
 
 def _guarantee(report: Any) -> tuple[tuple[str, str], ...]:
     if report.pure:
-        guarantee = f"({report.epsilon:g}, 0)-differential privacy, pure"
-        asked = f"epsilon={report.epsilon:g}; delta is not used  (as μ={report.mu:.6g})"
+        guarantee = f"({exact(report.epsilon)}, 0)-differential privacy, pure"
+        asked = f"epsilon={exact(report.epsilon)}; delta is not used  (as μ={report.mu:.6g})"
     else:
-        guarantee = f"({report.epsilon:g}, {report.delta:g})-differential privacy"
-        asked = f"epsilon={report.epsilon:g}, delta={report.delta:g}  (μ={report.mu:.6g})"
+        epsilon, delta = exact(report.epsilon), exact(report.delta)
+        guarantee = f"({epsilon}, {delta})-differential privacy"
+        asked = f"epsilon={epsilon}, delta={delta}  (μ={report.mu:.6g})"
     gaussian = [
         ("by zCDP", f"epsilon={report.epsilon_zcdp:.4g} at the same delta"),
         ("slack", f"{report.slack:.3g} of delta, for the discreteness of the noise"),
@@ -291,4 +293,4 @@ def _fact(value: Any) -> str:
         return ", ".join(f"{k} {_fact(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_fact(v) for v in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return exact(value) if isinstance(value, float) else str(value)

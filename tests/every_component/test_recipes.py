@@ -16,6 +16,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, Query, SharedCho
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import PlanError
 from dpgb_dask.losses import LOSSES
+from dpgb_dask.recipes import RECIPES
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.training import loop
 
@@ -25,6 +26,7 @@ SCHEMAS = {
     "binary": Schema(FEATURES, classes=["no", "yes"]),
     "multiclass": Schema(FEATURES, classes=[1, 2, 3]),
     "numeric": Schema(FEATURES, target_bounds=(0, 10)),
+    "categories alone": Schema({"a": ["x", "y"], "b": [1, 2, 3]}, classes=["no", "yes"]),
 }
 
 
@@ -51,6 +53,7 @@ def run(plan, kind, total, n_rows, seed=0, answers=0):
 
     def ask(stage, state, query):
         assert query.price > 0
+        assert state.left >= 0
         # their kernels are compiled before the fit; None: all
         assert stage.queries is None or type(query) in stage.queries
         digests.append(query.digest())
@@ -99,6 +102,18 @@ def test_recipe_charges_what_it_declares(name, kind, n_rows, mu):
         assert state.left <= 0.01 * total
     for table in state.model.tables:
         assert np.all(np.isfinite(table))
+
+
+# first the one that asks for the candidates of numbers before it chooses among all
+@pytest.mark.parametrize("name", thinned(sorted(RECIPES, key="dp-xgboost".__ne__), every=20))
+def test_recipe_asks_of_categories_alone_what_it_declares(name):
+    one = 1 if "n_estimators" in PLANS[name].parameters() else None
+    plan = recipes.get(PLANS[name], kind="binary", n_estimators=one)
+    state, spent, _ = run(plan, "categories alone", PRICE_ONE, 300.0)
+    for stage, (price, n_queries) in zip(plan.stages, spent, strict=True):
+        demand = stage.declare(state.shape)
+        assert price <= demand.at_most * PRICE_ONE * 1.001
+        assert n_queries <= demand.n_queries
 
 
 @pytest.mark.parametrize("name", thinned(sorted(PLANS), every=8))

@@ -1,7 +1,10 @@
 """Opening data sets: what is gone, damaged or newer is noticed, and what another schema may ask of one."""
 
+import json
+
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from forms import SCHEMA, some_rows
@@ -53,6 +56,31 @@ def test_what_is_not_there_or_no_data_set_cannot_be_opened(tmp_path):
         with pytest.raises(StructureError, match=f"{name}' is no data set: .*dpgb-dask convert"):
             open_dataset(tmp_path / name)
         assert not is_dataset(tmp_path / name)
+
+
+def test_columns_keep_their_order_where_a_store_sorts_the_keys_of_attributes(tmp_path):
+    path, groups = tmp_path / "d.zarr", {"from": {"2": "y", "1": "x"}}
+    table = pd.DataFrame({"c": [0.25, 0.5], "b": [2, 1], "a": [1, 2]})
+    schema = Schema({"c": (0, 1), "b": groups, "a": groups}, classes=[0, 1])
+    write_dataset(path, table, [0, 1], schema=schema)
+
+    def turned(*where):
+        facts = json.loads((path / "zarr.json").read_text())
+        part = facts["attributes"]["dpgb_dask"]["schema"]
+        for name in where:
+            part = part[name]
+        kept = dict(part)
+        part.clear()
+        part.update(sorted(kept.items()))
+        (path / "zarr.json").write_text(json.dumps(facts))
+        return open_dataset(path)
+
+    before = open_dataset(path).X.compute()
+    after = turned("features")
+    assert after.schema.names == ("c", "b", "a")
+    pd.testing.assert_frame_equal(after.X.compute(), before)
+    with pytest.raises(StructureError, match="damaged"):
+        turned("features", "b", "from")
 
 
 LISTS = {

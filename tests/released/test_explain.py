@@ -50,10 +50,12 @@ def made_up(seed, n_scores=1, depth=3, n_trees=6):
         maps = [rng.integers(0, 2, n_bins[k]).astype(np.uint8) for k in (i, j)]
         for part in maps:
             part[0], part[-1] = 0, 1
-        return PairTable(i, j, *maps, steps(n_scores, 2, 2))
+        return PairTable(i, j, *maps, steps(n_scores, 3, 2))  # no bin is in the last row
 
     nodes = (1 << depth) - 1
     feature = rng.integers(0, 4, (n_trees, nodes)).astype(np.uint16)
+    if n_trees == len(n_bins):  # each of one feature
+        feature[:] = np.arange(n_trees)[:, None]
     threshold = rng.integers(0, 5, (n_trees, nodes)).astype(np.uint8)
     threshold[rng.random((n_trees, nodes)) < 0.1] = 255
     masks = np.zeros((3, MAX_BINS), np.uint8)
@@ -82,7 +84,7 @@ def every_row(shares):
     return codes, share
 
 
-SHAPES = [(1, 3, 6), (3, 2, 5), (1, 1, 4), (1, 6, 3), (1, 3, 0), (2, 4, 1)]
+SHAPES = [(1, 3, 6), (3, 2, 5), (1, 1, 3), (1, 6, 3), (1, 3, 0), (2, 4, 1), (1, 2, 4)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -226,6 +228,19 @@ def test_groups_of_pairs_are_named(model, shares, binary_schema):
     np.testing.assert_array_equal(pair.bins[0].edges, [-3, 0, 2, 3])
     assert pair.bins[1].labels == ("blue, missing", "green, red, other")
     assert pair.missing == (None, None)
+
+
+def test_intervals_of_close_bounds_are_told_apart():
+    low = 1e9
+    schema = Schema({"a": (low, low + 100), "b": (low, low + 100)}, classes=[0, 1])
+    bins = (FeatureBins(low + np.array([20.0, 60.0]), None, 4),) * 2
+    pair = PairTable(0, 1, *[np.arange(4, dtype=np.uint8)] * 2, np.eye(4, dtype=np.int32)[None])
+    model = Model(bins, np.zeros(1, np.int32), (np.zeros((4, 1), np.int32),) * 2, (pair,))
+    told = explain_global(model, BinShares.of(bins, ()), schema, bands=NoiseBands(why="-"))
+    two, six = "1.00000002e+09", "1.00000006e+09"
+    labels = (f"[1e+09, {two}]", f"({two}, {six}]", f"({six}, 1.0000001e+09]")
+    for term in (told.term("a"), told.term("a", "b")):
+        assert term.bins[0].labels == (*labels, "missing")
 
 
 def test_groups_that_are_no_intervals_have_no_edges(model, shares, binary_schema):

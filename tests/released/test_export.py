@@ -16,6 +16,7 @@ from mutants import mutants
 from dpgb_dask.contracts.model import (
     SHARE_ONE,
     BinShares,
+    FeatureBins,
     NoiseBands,
     Splits,
     TreeEnsemble,
@@ -24,7 +25,14 @@ from dpgb_dask.contracts.model import (
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.released import export
-from dpgb_dask.released.export import ModelFile, fit_digest, load, model_to_dict, save
+from dpgb_dask.released.export import (
+    ModelFile,
+    digests_of,
+    fit_digest,
+    load,
+    model_to_dict,
+    save,
+)
 from dpgb_dask.released.report import PrivacyReport
 
 
@@ -229,7 +237,7 @@ def test_malformed_files_are_refused(saved, edit):
 
 
 def test_newer_and_other_files_are_refused(saved, tmp_path):
-    change(saved, lambda d: d.update(version=4))
+    change(saved, lambda d: d.update(version=export.VERSION + 1))
     with pytest.raises(StructureError, match="newer"):
         load(saved)
     for version in (True, 0, -1, 2.0, "3", None, 10**400, [3]):
@@ -389,6 +397,33 @@ def test_another_way_to_write_the_same_file_is_read(saved, file):
     turned = {name: data[name] for name in reversed(data)}
     saved.write_text(json.dumps(turned, ensure_ascii=True, separators=(" ,", ":  ")))
     assert load(saved).report == file.report
+
+
+@pytest.mark.parametrize("where", [["features"], ["features", "b", "from"]])
+def test_a_file_in_which_a_tool_sorted_the_columns_is_refused(file, tmp_path, where):
+    """It would be the model of other columns, or of other groups; digests of format 3 do not tell."""
+    groups = {"from": {"2": "y", "1": "x"}}
+    schema = Schema({"b": groups, "a": groups}, classes=[0, 1])
+    bins = (FeatureBins(None, np.arange(4, dtype=np.uint8), 4),) * 2
+    model = replace(
+        file.model, bins=bins, tables=(np.zeros((4, 1), np.int32),) * 2, pairs=(), trees=no_trees()
+    )
+    shares, path = BinShares.of(bins, ()), tmp_path / "m.json"
+    save(replace(file, schema=schema, model=model, shares=shares, bands=NoiseBands(why="-")), path)
+    before = digests_of(load(path), version=3)
+
+    def turn(data):
+        *above, last = where
+        part = data["schema"]
+        for name in above:
+            part = part[name]
+        part[last] = dict(sorted(part[last].items()))
+
+    change(path, turn, agree=False)
+    with pytest.raises(StructureError, match=f"{ALTERED} schema, fit"):
+        load(path)
+    change(path, lambda data: data.update(version=3, digests=before), agree=False)
+    assert load(path).schema == schema
 
 
 @pytest.mark.parametrize("version", [1, 2])

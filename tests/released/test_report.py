@@ -227,6 +227,15 @@ def test_report_of_before_the_comparison_loads(pure_report):
             PrivacyReport.from_dict(saved | {"compared": wrong})
 
 
+def test_no_guarantee_is_stated_as_a_stronger_one(report):
+    """Nor are public bounds, as they were declared, those of another schema."""
+    public = {"bounds": [1e9, 1e9 + 100]}
+    text = str(replace(report, epsilon=1.0000004, delta=1.0000004e-6, public=public))
+    assert "(1.0000004, 1.0000004e-06)-differential privacy" in text
+    assert "except with a probability of 1.0000004e-06" in " ".join(text.split())
+    assert "[1e+09, 1000000100]" in text
+
+
 def test_noise_is_stated_by_mechanism(pure_report):
     """Laplace noise of scale Δ/ε has standard deviation √2·Δ/ε; a choice adds none."""
     first, choice, last = pure_report.charges()

@@ -14,7 +14,7 @@ from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses.links import LINKS
-from dpgb_dask.released.runtimes.content import Content, fold
+from dpgb_dask.released.runtimes.content import Content, fold, listed
 from dpgb_dask.released.runtimes.sql import to_sql
 
 HOSTILE = ['a"b', "semi;colon -- x", "drop\ntable'", "prediction", "ünï", "?1", "select"]
@@ -25,6 +25,12 @@ LABELS = ["it's", 'say "no"', "); DROP TABLE rows; --", "", "NA\n", "ünï", "%s
 def content(report):
     """Return a function from a model and schema to what is written."""
     return lambda model, schema: Content(model, schema, report, BinShares.of(model.bins, ()))
+
+
+@pytest.mark.parametrize("number", [7, 1.5, True, 2**53, 10**20, -(2**63)])
+def test_the_text_of_a_declared_number_is_listed(number):
+    feature = Schema({"a": ["x", number]}, classes=[0, 1]).features["a"]
+    assert listed("a", feature, "ONNX").texts[str(number)] == 1
 
 
 def answer(content, path, rows, columns=None, **options):

@@ -516,7 +516,7 @@ class Trees(Stage):
         )
         return self._ahead(replace(state, model=model, memory=memory))
 
-    def next_query(self, state: State) -> Query | None:  # noqa: PLR0911 - one per kind of query
+    def next_query(self, state: State) -> Query | None:
         """Ask for a refinement of candidates, a level of the growing tree, or the leaves of a batch."""
         memory: Growing = state.memory
         if memory.tree >= memory.n_trees:
@@ -530,9 +530,8 @@ class Trees(Stage):
             features = np.array(
                 [j for j in candidates.features if not candidates.bins[j].categorical]
             )
-            if not len(features):
-                return self._level(state, memory)
-            return self._histogram(state, memory, features, "candidates")
+            if len(features):
+                return self._histogram(state, memory, features, "candidates")
         if memory.splits.depth == self.depth:
             return self._leaves(state, memory, memory.splits)
         return self._level(state, memory)

@@ -239,7 +239,7 @@ class Boxes:
         key, leaf, low, high, others = (np.concatenate(part) for part in zip(*found, strict=True))
         order = np.argsort(key, kind="stable")
         keys, starts = np.unique(key[order], return_index=True)
-        for pair, rows in zip(keys, np.split(order, starts[1:]), strict=True):
+        for pair, rows in zip(keys, np.split(order, starts)[1:], strict=True):
             i, j = divmod(int(pair), m)
             left = self._centred(leaf[rows], low[rows], len(self.weights[i]))
             right = self._centred(leaf[rows], high[rows], len(self.weights[j]))

@@ -115,8 +115,8 @@ def decompose(model: Model, shares: BinShares) -> Decomposition:
     pairs: dict[tuple[int, int], PairEffect] = {}
     for pair in (_ordered(pair) for pair in model.pairs if pair.i != pair.j):
         w_i, w_j = (
-            np.bincount(pair.map_i, weights[pair.i]),
-            np.bincount(pair.map_j, weights[pair.j]),
+            np.bincount(pair.map_i, weights[pair.i], pair.table.shape[1]),
+            np.bincount(pair.map_j, weights[pair.j], pair.table.shape[2]),
         )
         mean = rounded((pair.table @ w_j) @ w_i)
         pure = pair.table - mean[:, None, None]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import brief, html_table
+from dpgb_dask.display import apart, brief, html_table
 from dpgb_dask.errors import PlanError, short
 
 MISSING, OTHER = "missing", "other"
@@ -205,6 +205,7 @@ def group_axis(
         labels = tuple(", ".join(part) for part in members)
         return Axis(name, "nominal", labels, None, missing if alone else None, weights, released)
     all_ends = ends(feature, bins)
+    texts = apart(all_ends.tolist())
     values = group[:-1]  # the last bin holds missing values
     starts = np.flatnonzero(np.diff(values, prepend=-1)) if len(values) else np.empty(0, int)
     # thresholds cut an axis into runs; a mask may send distant intervals to one side, and these have no edges
@@ -213,7 +214,7 @@ def group_axis(
     parts: list[list[str]] = [[] for _ in range(n)]
     last = np.append(starts[1:], len(values))
     for start, stop in zip(starts, last, strict=True):
-        parts[values[start]].append(interval(all_ends[start], all_ends[stop], first=start == 0))
+        parts[values[start]].append(interval(texts[start], texts[stop], first=start == 0))
     parts[missing].append(MISSING)
     labels = tuple(", ".join(part) for part in parts)
     return Axis(name, "continuous", labels, edges, missing if alone else None, weights, released)
@@ -227,11 +228,10 @@ def ends(feature: Numeric, bins: FeatureBins) -> NDArray[np.float64]:
 
 def intervals(edges: NDArray[np.float64]) -> tuple[str, ...]:
     """Return a name for each interval."""
-    return tuple(
-        interval(low, high, first=k == 0) for k, (low, high) in enumerate(itertools.pairwise(edges))
-    )
+    pairs = enumerate(itertools.pairwise(apart(edges.tolist())))
+    return tuple(interval(low, high, first=k == 0) for k, (low, high) in pairs)
 
 
-def interval(low: float, high: float, *, first: bool) -> str:
+def interval(low: str, high: str, *, first: bool) -> str:
     """Return the name of an interval: open below, except the first one."""
-    return f"{'[' if first else '('}{low:g}, {high:g}]"
+    return f"{'[' if first else '('}{low}, {high}]"
