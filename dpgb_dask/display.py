@@ -40,8 +40,10 @@ def value_of(value: object) -> str:
     """Return a value of a row as text; its type, if it has no text: its own conversion may fail."""
     try:
         # of NumPy's floats not all are Python's
-        whole = isinstance(value, Rational) or not isinstance(value, Real)
-        return str(value) if whole else f"{value:g}"
+        if isinstance(value, Rational) or not isinstance(value, Real):
+            return str(value)
+        number = float(value)
+        return f"{number:.0f}" if abs(number) < 1e15 and number.is_integer() else f"{value:g}"
     except Exception:  # a number of more digits than Python prints, or an object of any class
         return f"<{type(value).__name__}>"
 
@@ -53,6 +55,12 @@ def value_within(value: object, most: int) -> str:
         with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
             text = f"{decimal.Decimal(text):.2e}"
     return brief(text, most)
+
+
+def exactly(value: float) -> str:
+    """Return a number in as many digits as tell it from all others: in six, if these do."""
+    text = f"{value:g}"
+    return text if float(text) == value else repr(float(value)).removesuffix(".0")
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,16 @@ import pytest
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
 from dpgb_dask.controller.ledger_book import Account, Entry, Record, Terms
-from dpgb_dask.display import MOST, Listing, brief, floored, html_table, value_of, value_within
+from dpgb_dask.display import (
+    MOST,
+    Listing,
+    brief,
+    exactly,
+    floored,
+    html_table,
+    value_of,
+    value_within,
+)
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -51,8 +60,24 @@ class Mute:
 def test_value_of_never_raises():
     assert value_of(10**5000) == "<int>"
     assert value_of(Mute()) == "<Mute>"
-    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3)]
-    assert list(map(value_of, values)) == ["0.1", "0.1", "7", "True", "None", "a", "3"]
+    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
+    told = ["0.1", "0.1", "7", "True", "None", "a", "3", "1000000269", "nan", "-inf"]
+    assert list(map(value_of, values)) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (17.0, "17"),
+        (1.5e6, "1.5e+06"),
+        (1234567, "1234567"),
+        (12345678.75, "12345678.75"),
+        (0.4112345678, "0.4112345678"),
+        (-1e308, "-1e+308"),
+    ],
+)
+def test_exactly_never_rounds(value, told):
+    assert exactly(value) == told
 
 
 def test_a_number_is_rounded_to_fit_and_never_cut():

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpgb_dask.display import exactly
 from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
 from dpgb_dask.scalars import python_scalar
@@ -227,7 +228,7 @@ def in_words(feature: Feature) -> str:
         case Hashed(buckets):
             return f"any values, by a fixed hash in {buckets} buckets"
         case Numeric(low, high, integer):
-            return f"{'whole numbers ' if integer else ''}in [{low:g}, {high:g}]"
+            return f"{'whole numbers ' if integer else ''}in [{exactly(low)}, {exactly(high)}]"
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
@@ -330,7 +331,9 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
         )
     if low > high:
-        raise SchemaError(f"feature {name!r}: low={low:g} is above high={high:g}. Swap them.")
+        raise SchemaError(
+            f"feature {name!r}: low={exactly(low)} is above high={exactly(high)}. Swap them."
+        )
     if not math.isfinite(high - low):
         raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
     return Numeric(low, high, integer, missing)

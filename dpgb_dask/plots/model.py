@@ -25,6 +25,7 @@ from dpgb_dask.plots.style import (
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
 from dpgb_dask.released.explain.overall import marked
+from dpgb_dask.released.explain.terms import told_apart
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
@@ -333,7 +334,7 @@ def _ticks(drawn: Any, axis: Axis, order: list[int], ends: NDArray[np.float64]) 
     n_values = len(order) - (axis.missing is not None)
     if axis.edges is not None:
         marks = thinned(n_values + 1, TICKS)
-        places, labels = [float(ends[k]) for k in marks], [f"{axis.edges[k]:.4g}" for k in marks]
+        places, labels = [float(ends[k]) for k in marks], told_apart(axis.edges[marks], 4)
     else:
         marks = thinned(n_values, 2 * TICKS)
         places = [float(centres[k]) for k in marks]

@@ -20,6 +20,7 @@ from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import exactly
 from dpgb_dask.errors import PlanError, did_you_mean, listed, short
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
@@ -349,7 +350,7 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
         if len(where) != 2 or len(ends) != 2 or ends[0] > ends[1]:
             raise PlanError(
                 f"where={short(where)} of {name!r} must be its lowest and highest value, two finite numbers. All values"
-                f" lie within {feature.low:g} and {feature.high:g}."
+                f" lie within {exactly(feature.low)} and {exactly(feature.high)}."
             )
         first, last = np.searchsorted(bins.edges, np.array(ends, np.float64))
         inside[first : last + 1] = True

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dpgb_dask.display import exactly
 from dpgb_dask.released.sections import FactRows, Points, Section, Table, Words
 
 OUTSIDE = (
@@ -291,4 +292,4 @@ def _fact(value: Any) -> str:
         return ", ".join(f"{k} {_fact(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_fact(v) for v in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return exactly(value) if isinstance(value, float) else str(value)

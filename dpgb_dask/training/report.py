@@ -11,6 +11,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
+from dpgb_dask.display import exactly
 from dpgb_dask.errors import first_few
 from dpgb_dask.installed import VERSIONS
 from dpgb_dask.losses import GRAD_BITS, LOSSES
@@ -50,7 +51,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     unit = schema.unit_id
     target = schema.target
     bounds = (
-        f"in [{target.low:g}, {target.high:g}]"
+        f"in [{exactly(target.low)}, {exactly(target.high)}]"
         if target.type == "numeric"
         else f"one of {list(target.classes)}"
     )

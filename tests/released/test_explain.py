@@ -28,6 +28,7 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.released.explain import decomposition as module
 from dpgb_dask.released.explain import explain_global, explain_local, feature_importances
 from dpgb_dask.released.explain.decomposition import decompose
+from dpgb_dask.released.explain.terms import meant, name_of, told_apart
 from dpgb_dask.released.outputs import Values
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
@@ -215,6 +216,26 @@ def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
         found.term("x", "nothing")
     assert (rest.kind, rest.name, rest.scores) == ("remainder", "remainder", None)
     assert rest.importance > 0
+
+
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [
+        ([17, 18.5, 90], ["17", "18.5", "90"]),
+        ([1e9, 1e9 + 10.5, 1e9 + 20.5], ["1e+09", "1000000010.5", "1000000020.5"]),
+        ([0, 1208043.5, 1217689.5], ["0", "1.20804e+06", "1.21769e+06"]),
+        ([0, 0.4096789123, 0.4097], ["0", "0.409679", "0.4097"]),
+        ([0.1, 0.1], ["0.1", "0.1"]),
+    ],
+)
+def test_intervals_are_told_apart(edges, told):
+    assert told_apart(np.array(edges, np.float64)) == told
+
+
+def test_a_feature_without_a_name_is_not_the_remainder():
+    assert (name_of(("",)), name_of(())) == ("", "remainder")
+    assert meant("", ["", "x"]) == [("",)]
+    assert meant("remainder", ["", "x"]) == [()]
 
 
 def test_groups_of_pairs_are_named(model, shares, binary_schema):

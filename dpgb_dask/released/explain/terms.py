@@ -21,7 +21,7 @@ AND = " & "  # between the features of a pair
 
 def name_of(features: Sequence[str]) -> str:
     """Return the name of a term: its features, joined by " & "; "remainder" without any."""
-    return AND.join(features) or REMAINDER
+    return AND.join(features) if len(features) else REMAINDER
 
 
 def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -205,6 +205,7 @@ def group_axis(
         labels = tuple(", ".join(part) for part in members)
         return Axis(name, "nominal", labels, None, missing if alone else None, weights, released)
     all_ends = ends(feature, bins)
+    told = told_apart(all_ends)
     values = group[:-1]  # the last bin holds missing values
     starts = np.flatnonzero(np.diff(values, prepend=-1)) if len(values) else np.empty(0, int)
     # thresholds cut an axis into runs; a mask may send distant intervals to one side, and these have no edges
@@ -213,7 +214,7 @@ def group_axis(
     parts: list[list[str]] = [[] for _ in range(n)]
     last = np.append(starts[1:], len(values))
     for start, stop in zip(starts, last, strict=True):
-        parts[values[start]].append(interval(all_ends[start], all_ends[stop], first=start == 0))
+        parts[values[start]].append(interval(told[start], told[stop], first=start == 0))
     parts[missing].append(MISSING)
     labels = tuple(", ".join(part) for part in parts)
     return Axis(name, "continuous", labels, edges, missing if alone else None, weights, released)
@@ -228,10 +229,24 @@ def ends(feature: Numeric, bins: FeatureBins) -> NDArray[np.float64]:
 def intervals(edges: NDArray[np.float64]) -> tuple[str, ...]:
     """Return a name for each interval."""
     return tuple(
-        interval(low, high, first=k == 0) for k, (low, high) in enumerate(itertools.pairwise(edges))
+        interval(low, high, first=k == 0)
+        for k, (low, high) in enumerate(itertools.pairwise(told_apart(edges)))
     )
 
 
-def interval(low: float, high: float, *, first: bool) -> str:
+def told_apart(edges: NDArray[np.float64], digits: int = 6) -> list[str]:
+    """Return the ends of intervals as text, in so many digits or more: to 1 % of the narrower interval beside each."""
+    widths = np.concatenate([[np.inf], np.diff(edges), [np.inf]])
+    return [
+        next(
+            text
+            for d in range(digits, 18)
+            if abs(float(text := f"{end:.{d}g}") - end) <= width / 100
+        )
+        for end, width in zip(edges, np.minimum(widths[:-1], widths[1:]), strict=True)
+    ]
+
+
+def interval(low: str, high: str, *, first: bool) -> str:
     """Return the name of an interval: open below, except the first one."""
-    return f"{'[' if first else '('}{low:g}, {high:g}]"
+    return f"{'[' if first else '('}{low}, {high}]"
