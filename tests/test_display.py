@@ -20,6 +20,7 @@ from dpgb_dask.display import (
     value_of,
     value_within,
 )
+from dpgb_dask.released.edit import Editor
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -201,6 +202,16 @@ LARGE = {
         BinShares.of(large_model().bins, ()),
         Schema({f"f{j} {LONG}": (0, 300) for j in range(200)}, classes=["a", LONG, 3], target=LONG),
     ),
+    "axis": lambda: LARGE["explanation"]().terms[0].bins[0],
+    "editor": lambda: Editor(
+        model=large_model(),
+        schema=large_schema(),
+        shares=LARGE["shares"](),
+        scale=1.0,
+        kept=np.zeros(200, np.int8),
+        finish=lambda edits, _: edits,
+        edits=({"kind": "remove", "term": [LONG, LONG]},) * 99,
+    ),
     "explanation of rows": lambda: LocalExplanation(
         tuple(f"f{j} {LONG}" for j in range(200)),
         tuple(np.full((100, 200), -(k**20)) for k in range(3)),
@@ -221,7 +232,7 @@ LARGE = {
 def test_large_objects_fit_a_screen(name):
     shown = LARGE[name]()
     assert len(repr(shown)) <= MOST
-    if name not in ("shares", "terms", "estimator"):
+    if name not in ("shares", "terms", "estimator", "axis", "editor"):
         page = shown._repr_html_()
         assert "<script>" not in page
         assert len(html.unescape(re.sub("<[^>]*>", " ", page))) <= MOST
