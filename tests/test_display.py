@@ -150,6 +150,19 @@ def test_a_term_shows_as_a_table():
         assert row[1:] == [f"{100 * term.bins[0].weights[k]:.3g} %", *(f"{s:+.3g}" for s in sizes)]
 
 
+def test_no_part_of_a_model_prints_its_arrays():
+    schema = Schema({"x": (0, 4)}, classes=[0, 1])
+    X = pd.DataFrame({"x": np.arange(600.0) % 5})
+    model = DPGBClassifier(schema=schema, epsilon=9.0, recipe="additive").fit(X, X["x"] > 2)
+    terms = model.explain_global()
+    parts = {name: getattr(model, name) for name in dir(model) if re.fullmatch("[a-z].*_", name)}
+    parts |= {"explanation": terms, "terms": terms.terms, "bins": terms.terms[0].bins}
+    parts |= {"editor": model.edit(), "explained rows": model.explain_local(X)}
+    assert {"model_", "bands_", "bin_shares_"} <= parts.keys()
+    for name, part in parts.items():
+        assert isinstance(part, np.ndarray) or "array(" not in repr(part), name
+
+
 def large_schema():
     labels = [f"category {k} {LONG}" for k in range(250)]
     features = {f"feature {j} {LONG}": labels if j % 2 else (0, 1) for j in range(200)}

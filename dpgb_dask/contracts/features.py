@@ -326,7 +326,9 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
     if low is None or high is None:
         refuse_quoted(f"feature {name!r}", spec)
         if spec.get("low") is not None and spec.get("high") is not None:
-            raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
+            raise SchemaError(
+                f"feature {name!r}: bounds must be two finite numbers; of dates, give Datetime(first, last)."
+            )
         raise SchemaError(
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
         )
