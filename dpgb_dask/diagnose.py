@@ -24,7 +24,7 @@ from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Schema, Target
-from dpgb_dask.display import one_line
+from dpgb_dask.display import exact, one_line
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
 from dpgb_dask.encoding.times import bounds_of, seconds
@@ -394,7 +394,9 @@ def _far_within(low: float, high: float, bounds: Numeric | Target) -> tuple[floa
 
 
 def _too_wide(seen: tuple[float, float]) -> str:
-    return f"bounds far too wide: all numbers within them are in [{seen[0]:g}, {seen[1]:g}]"
+    return (
+        f"bounds far too wide: all numbers within them are in [{exact(seen[0])}, {exact(seen[1])}]"
+    )
 
 
 def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:

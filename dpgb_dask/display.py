@@ -17,7 +17,6 @@ MOST = 2000
 NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
-WHOLE = 1e16  # from here on whole numbers are written with an exponent, as Python does
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
@@ -43,8 +42,10 @@ def value_of(value: object) -> str:
     """Return a value of a row as text; its type, if it has no text: its own conversion may fail."""
     try:
         # of NumPy's floats not all are Python's
-        whole = isinstance(value, Rational) or not isinstance(value, Real)
-        return str(value) if whole else f"{value:g}"
+        if isinstance(value, Rational) or not isinstance(value, Real):
+            return str(value)
+        number = float(value)
+        return f"{number:.0f}" if abs(number) < 1e15 and number.is_integer() else f"{value:g}"
     except Exception:  # a number of more digits than Python prints, or an object of any class
         return f"<{type(value).__name__}>"
 
@@ -59,11 +60,9 @@ def value_within(value: object, most: int) -> str:
 
 
 def exact(value: float) -> str:
-    """Return a number in the fewest digits that read back as the same; a long whole one without an exponent."""
+    """Return a number in as many digits as tell it from all others: in six, if these do."""
     text = f"{value:g}"
-    if float(text) == value:
-        return text
-    return str(int(value)) if abs(value) < WHOLE and value == int(value) else repr(float(value))
+    return text if float(text) == value else repr(float(value)).removesuffix(".0")
 
 
 def apart(values: Sequence[float], least: int = 6) -> list[str]:
@@ -75,9 +74,11 @@ def apart(values: Sequence[float], least: int = 6) -> list[str]:
 
 
 def _within(value: float, error: float, least: int) -> str:
-    """Return a number in as many digits as give it within an error."""
-    texts = (f"{value:.{digits}g}" for digits in range(least, 17))
-    return next((text for text in texts if abs(float(text) - value) <= error), f"{value:.17g}")
+    """Return a number in as many digits as give it within an error; of more than ``least``, no exponent below 10¹⁵."""
+    texts = (f"{value:.{digits}g}" for digits in range(least, 18))
+    text = next(text for text in texts if abs(float(text) - value) <= error)
+    long = sum(map(str.isdigit, text.partition("e")[0])) > least
+    return f"{float(text):.0f}" if long and "e+" in text and abs(value) < 1e15 else text
 
 
 def one_line(text: str) -> str:

@@ -274,8 +274,9 @@ def _width(source: Any) -> int:
 def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
     if target is not None and column_name(target) not in types:
+        whole = " It has one column: is it the delimiter of a text?" if len(types) == 1 else ""
         raise SchemaError(
-            f"target={target!r} is no column of the data.{did_you_mean(target, types)}"
+            f"target={target!r} is no column of the data.{whole or did_you_mean(target, types)}"
         )
     features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}

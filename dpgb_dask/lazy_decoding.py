@@ -253,7 +253,8 @@ def total_collection(data: Any) -> Any:
 
 def total_whole(data: Any) -> Any:
     """Return a collection that is to be computed, as `total_collection`: of a frame, its partitions joined to one."""
-    if isinstance(data, dd.DataFrame | dd.Series):
+    # Dask's own joining of one partition, chosen from several, fails
+    if isinstance(data, dd.DataFrame | dd.Series) and data.npartitions > 1:
         data = data.repartition(npartitions=1)
     return total_collection(data)
 

@@ -135,7 +135,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     if getattr(X, "ndim", 2) != 2:
         return X  # no table: the reader raises the error
     if chosen is None:
-        _warn_of_position(schema, misnumbered=_is_misnumbered(X))
+        _warn_of_position(schema, _numbers_of(X, schema.n_features))
     if order is None or not isinstance(chosen, list):
         return X
     others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
@@ -177,15 +177,13 @@ def names_of(X: Any) -> list[Any] | None:
     return None
 
 
-def _is_misnumbered(X: Any) -> bool:
-    """Return whether the column labels of X are no names, and are not 0, 1, 2 and so on in order."""
+def _numbers_of(X: Any, width: int) -> list[Any]:
+    """Return the column labels of X, which are no names; 0, 1, 2 and so on where it has none."""
     if isinstance(X, pd.DataFrame | dd.DataFrame):
-        labels = X.columns
-    elif isinstance(X, xr.DataArray) and X.dims[1] in X.coords:
-        labels = X.coords[X.dims[1]].to_index()
-    else:
-        return False
-    return list(labels) != list(range(len(labels)))
+        return list(X.columns)
+    if isinstance(X, xr.DataArray) and X.dims[1] in X.coords:
+        return list(X.coords[X.dims[1]].to_index())
+    return list(range(width))
 
 
 def _declared(schema: Schema) -> list[str]:
@@ -267,9 +265,10 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     return [columns.index(name) for name in schema.names]
 
 
-def _warn_of_position(schema: Schema, *, misnumbered: bool) -> None:
+def _warn_of_position(schema: Schema, numbers: list[Any]) -> None:
+    misnumbered = numbers != list(range(len(numbers)))
     expected = not schema.private or schema.names == default_names(schema.n_features)
-    if expected and not misnumbered:
+    if (expected and not misnumbered) or schema.names == tuple(map(str, numbers)):
         return
     pairs = [f"column {j} → {name!r}" for j, name in enumerate(schema.names[:SHOWN])]
     more = ", …" if schema.n_features > SHOWN else ""

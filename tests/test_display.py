@@ -21,6 +21,7 @@ from dpgb_dask.display import (
     value_of,
     value_within,
 )
+from dpgb_dask.released.edit import Editor
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
 
@@ -63,7 +64,7 @@ class Mute:
     [
         (0.5, "0.5"), (1e-6, "1e-06"), (1e9 + 100, "1000000100"), (20200615, "20200615"), (-3.0, "-3"),
         (0.1 + 0.2, "0.30000000000000004"), (1.0000004, "1.0000004"), (2.0**80, "1.2089258196146292e+24"),
-        (1.7e308, "1.7e+308"),
+        (1.7e308, "1.7e+308"), (1.5e6, "1.5e+06"), (12345678.75, "12345678.75"), (-1e308, "-1e+308"),
     ],
 )  # fmt: skip
 def test_what_is_stated_exactly_reads_back_as_the_same(value, text):
@@ -75,8 +76,8 @@ def test_numbers_are_told_apart_in_as_few_digits_as_do():
     assert apart([0, 1 / 3, 1]) == ["0", "0.333333", "1"]
     assert apart([1e9, 1e9 + 50.25, 1e9 + 100, 1e9]) == [
         "1e+09",
-        "1.00000005e+09",
-        "1.0000001e+09",
+        "1000000050",
+        "1000000100",
         "1e+09",
     ]
     assert apart([0, 0.001, 0.0021, 123456.789, 2e6], least=4) == [
@@ -93,8 +94,9 @@ def test_numbers_are_told_apart_in_as_few_digits_as_do():
 def test_value_of_never_raises():
     assert value_of(10**5000) == "<int>"
     assert value_of(Mute()) == "<Mute>"
-    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3)]
-    assert list(map(value_of, values)) == ["0.1", "0.1", "7", "True", "None", "a", "3"]
+    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
+    told = ["0.1", "0.1", "7", "True", "None", "a", "3", "1000000269", "nan", "-inf"]
+    assert list(map(value_of, values)) == told
 
 
 def test_a_number_is_rounded_to_fit_and_never_cut():
@@ -166,6 +168,19 @@ def test_a_term_shows_as_a_table():
         assert row[1:] == [f"{100 * term.bins[0].weights[k]:.3g} %", *(f"{s:+.3g}" for s in sizes)]
 
 
+def test_no_part_of_a_model_prints_its_arrays():
+    schema = Schema({"x": (0, 4)}, classes=[0, 1])
+    X = pd.DataFrame({"x": np.arange(600.0) % 5})
+    model = DPGBClassifier(schema=schema, epsilon=9.0, recipe="additive").fit(X, X["x"] > 2)
+    terms = model.explain_global()
+    parts = {name: getattr(model, name) for name in dir(model) if re.fullmatch("[a-z].*_", name)}
+    parts |= {"explanation": terms, "terms": terms.terms, "bins": terms.terms[0].bins}
+    parts |= {"editor": model.edit(), "explained rows": model.explain_local(X)}
+    assert {"model_", "bands_", "bin_shares_"} <= parts.keys()
+    for name, part in parts.items():
+        assert isinstance(part, np.ndarray) or "array(" not in repr(part), name
+
+
 def large_schema():
     labels = [f"category {k} {LONG}" for k in range(250)]
     features = {f"feature {j} {LONG}": labels if j % 2 else (0, 1) for j in range(200)}
@@ -218,6 +233,16 @@ LARGE = {
         BinShares.of(large_model().bins, ()),
         Schema({f"f{j} {LONG}": (0, 300) for j in range(200)}, classes=["a", LONG, 3], target=LONG),
     ),
+    "axis": lambda: LARGE["explanation"]().terms[0].bins[0],
+    "editor": lambda: Editor(
+        model=large_model(),
+        schema=large_schema(),
+        shares=LARGE["shares"](),
+        scale=1.0,
+        kept=np.zeros(200, np.int8),
+        finish=lambda edits, _: edits,
+        edits=({"kind": "remove", "term": [LONG, LONG]},) * 99,
+    ),
     "explanation of rows": lambda: LocalExplanation(
         tuple(f"f{j} {LONG}" for j in range(200)),
         tuple(np.full((100, 200), -(k**20)) for k in range(3)),
@@ -238,7 +263,7 @@ LARGE = {
 def test_large_objects_fit_a_screen(name):
     shown = LARGE[name]()
     assert len(repr(shown)) <= MOST
-    if name not in ("shares", "terms", "estimator"):
+    if name not in ("shares", "terms", "estimator", "axis", "editor"):
         page = shown._repr_html_()
         assert "<script>" not in page
         assert len(html.unescape(re.sub("<[^>]*>", " ", page))) <= MOST

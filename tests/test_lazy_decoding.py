@@ -18,7 +18,13 @@ from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 from dpgb_dask import Datetime, DPGBClassifier, Schema, lazy_decoding
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
-from dpgb_dask.lazy_decoding import total_array, total_collection, total_decoder, total_values
+from dpgb_dask.lazy_decoding import (
+    total_array,
+    total_collection,
+    total_decoder,
+    total_values,
+    total_whole,
+)
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.warning_filters import SILENCE
 
@@ -265,6 +271,14 @@ def test_tasks_of_arrays_are_not_made_before_they_are_computed():
     array = da.zeros((40, 2), chunks=(2, 2)) + 1
     with patch.object(Blockwise, "_dict", PropertyMock(side_effect=AssertionError)):
         assert total_collection(array) is array
+
+
+@pytest.mark.parametrize("n_partitions", [1, 3])
+@pytest.mark.parametrize("chosen", [0, slice(0, 1), slice(None)])
+def test_partitions_of_a_frame_are_joined_to_one(n_partitions, chosen):
+    given = dd.from_pandas(pd.DataFrame({"x": range(9)}), npartitions=n_partitions)
+    part = given.partitions[chosen]
+    pd.testing.assert_frame_equal(total_whole(part).compute(), part.compute())
 
 
 def test_a_reader_skips_columns_that_are_not_taken():

@@ -158,6 +158,16 @@ def test_numbered_columns_in_another_order_warn_even_under_default_names(kind, n
             in_order(NUMBERED[kind](FRAME.to_numpy(), [0, 1, 2]), schema)
 
 
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_numbers_that_a_schema_declares_are_what_columns_are_matched_by(kind):
+    schema = Schema(dict(zip((1, 2, 3), SCHEMA.features.values(), strict=True)), classes=[0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_order(NUMBERED[kind](FRAME.to_numpy(), [1, 2, 3]), schema)
+    with pytest.warns(UnnamedColumnsWarning, match="whatever their numbers"):
+        in_order(NUMBERED[kind](FRAME.to_numpy(), [1, 3, 2]), schema)
+
+
 def test_what_has_default_names_or_none_to_know_does_not_warn():
     x = FRAME.to_numpy()
     plain = Schema({"x0": (0, 100), "x1": [0, 1, 2], "x2": (-5.0, 5.0)}, classes=[0, 1])

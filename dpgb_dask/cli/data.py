@@ -17,7 +17,7 @@ from dpgb_dask.remote import path_or_url
 def run_check(options: argparse.Namespace) -> None:
     """Print what a fit would clip or call missing."""
     schema = schema_of(options)
-    X, columns = open_table(options, schema)
+    X, columns = open_table(options, schema, as_text=True)
     y = columns.get(schema.target.name, None if isinstance(X, dd.DataFrame) else columns.get("y"))
     weight = None if options.weight is None else column("--weight", columns, options.weight)
     with joined(options.scheduler):

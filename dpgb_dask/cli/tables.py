@@ -89,7 +89,7 @@ def _kind_of_text(path: str) -> str | None:
 
 
 def open_table(
-    options: argparse.Namespace, schema: Schema, *, strict: bool = False
+    options: argparse.Namespace, schema: Schema, *, strict: bool = False, as_text: bool = False
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return X and the other columns; nothing is computed.
 
@@ -103,6 +103,8 @@ def open_table(
     strict : bool
         For predictions: a malformed line of a text file raises when it is read, where it is otherwise a row of missing
         values, and the other columns are as they stand in the file, such as text in a file of text.
+    as_text : bool
+        Whether numbers of a file of text stay text, so that what is no number can be shown.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def open_table(
         else:
             source, index = _text_frame(options, kind, strict=strict), frozenset()
             _check_delimiter(options, source, schema)
-            frame = _with_numbers(source, schema)
+            frame = source if as_text else _with_numbers(source, schema)
         frame = _keep_units(frame, schema)
     shown = source if strict else frame
     return _in_order(frame, schema, index), {str(name): shown[name] for name in shown.columns}

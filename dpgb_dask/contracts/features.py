@@ -326,12 +326,16 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
     if low is None or high is None:
         refuse_quoted(f"feature {name!r}", spec)
         if spec.get("low") is not None and spec.get("high") is not None:
-            raise SchemaError(f"feature {name!r}: bounds must be two finite numbers.")
+            raise SchemaError(
+                f"feature {name!r}: bounds must be two finite numbers; of dates, give Datetime(first, last)."
+            )
         raise SchemaError(
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
         )
     if low > high:
-        raise SchemaError(f"feature {name!r}: low={low:g} is above high={high:g}. Swap them.")
+        raise SchemaError(
+            f"feature {name!r}: low={exact(low)} is above high={exact(high)}. Swap them."
+        )
     if not math.isfinite(high - low):
         raise SchemaError(f"feature {name!r}: high - low overflows a float. Give narrower bounds.")
     return Numeric(low, high, integer, missing)

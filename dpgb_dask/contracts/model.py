@@ -404,7 +404,7 @@ class BinShares:
         return cls(tuple(weights), tuple(released))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class NoiseBands:
     """Standard deviations of the noise in a model's parts, as far as they are known; functions of released numbers.
 
@@ -431,6 +431,10 @@ class NoiseBands:
     mains: tuple[NDArray[np.int64], ...] = ()
     pairs: tuple[NDArray[np.int64], ...] = ()
     leaves: NDArray[np.int64] = field(default_factory=lambda: np.empty((1, 0, 0), np.int64))
+
+    def __repr__(self) -> str:
+        known = f"{len(self.mains)} features, {len(self.pairs)} pair tables, {self.leaves.shape[1]} trees"
+        return f"NoiseBands(none: {self.why})" if self.why else f"NoiseBands({known})"
 
     def __post_init__(self) -> None:
         settle(

@@ -254,7 +254,15 @@ class Form:
                 "A file of text begins with the mark of UTF-16, whose ASCII characters are not their bytes. Convert it:"
                 " iconv -f UTF-16 -t UTF-8."
             )
-        fields = self.fields(line.removeprefix(codecs.BOM_UTF8))
+        line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            line.decode(self.encoding)
+        except UnicodeDecodeError:  # not as its cause, which quotes the line
+            raise StructureError(
+                f"The first line of a file of text, which names the columns, is not in encoding={self.encoding!r}. Give"
+                " the file's own, such as 'cp1252' (on the command line: --encoding)."
+            ) from None
+        fields = self.fields(line)
         return None if fields is None else tuple(fields)
 
 

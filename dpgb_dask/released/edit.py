@@ -20,6 +20,7 @@ from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.display import MOST, brief, exact
 from dpgb_dask.errors import PlanError, did_you_mean, listed, short
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
@@ -39,7 +40,7 @@ UNCHANGED = (
 Edit = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True, repr=False)
 class Editor:
     """Changes of one fitted model, in order; the model itself stays as it is.
 
@@ -70,6 +71,11 @@ class Editor:
     kept: NDArray[np.int8]
     edits: tuple[Edit, ...]
     finish: Callable[[tuple[Edit, ...], Model], Any]
+
+    def __repr__(self) -> str:
+        told = "; ".join(_sentence(edit, self.scale) for edit in self.edits) or "no changes yet"
+        target = brief(self.schema.target.name)
+        return f"Editor of {target!r}: {brief(told, MOST // 2)}; done() gives the estimator"
 
     def monotone(self, feature: str, direction: int = 1) -> "Editor":
         """Let the score never fall where a numeric feature grows, or never grow; tables, pairs and trees included.
@@ -350,7 +356,7 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
         if len(where) != 2 or len(ends) != 2 or ends[0] > ends[1]:
             raise PlanError(
                 f"where={short(where)} of {name!r} must be its lowest and highest value, two finite numbers. All values"
-                f" lie within {feature.low:g} and {feature.high:g}."
+                f" lie within {exact(feature.low)} and {exact(feature.high)}."
             )
         first, last = np.searchsorted(bins.edges, np.array(ends, np.float64))
         inside[first : last + 1] = True

@@ -15,6 +15,18 @@ def test_check_says_loudly_that_it_is_not_private(place, people, kind, capsys):
     assert "target: 0 unknown" in out
 
 
+def test_check_shows_what_is_no_number_in_a_file_of_text(place, binary_schema, capsys):
+    facts = binary_schema.to_dict() | {
+        "features": {"size": {"type": "numeric", "low": 0, "high": 9}}
+    }
+    Schema.from_dict(facts).save(place / "one.json")
+    label = binary_schema.target.classes[0]
+    (place / "one.csv").write_text(f"size;target\n1,5;{label}\n1,5;{label}\n2.5;{label}\n")
+    command = ("check", place / "one.csv", "--schema", place / "one.json", "--delimiter", ";")
+    assert run(*command) == 0
+    assert "size: 2 missing, among them '1,5' (2 times)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "zarr"])
 def test_check_refuses_data_without_the_target_as_fit_does(place, people, kind, capsys):
     schema = ("--schema", place / "schema.json", "--target", "taget")

@@ -53,6 +53,14 @@ def test_without_out_the_draft_is_printed(place, capsys):
     assert facts["features"]["color"]["categories"].startswith(FILL_IN)
 
 
+def test_a_line_that_was_not_split_is_told_from_a_wrong_name(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("age;high_income\n31;0\n")
+    assert run("schema", tmp_path / "a.csv", "--target", "high_income") == 1
+    assert "It has one column: is it the delimiter of a text?" in capsys.readouterr().err
+    assert run("schema", tmp_path / "a.csv", "--target", "high_incom", "--delimiter", ";") == 1
+    assert "Did you mean 'high_income'?" in capsys.readouterr().err
+
+
 def test_a_file_without_a_header_has_no_draft(tmp_path, capsys):
     """Its first line is a person."""
     path = tmp_path / "h.csv"

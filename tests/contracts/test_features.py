@@ -12,6 +12,7 @@ import pytest
 from odd_dates import UNITLESS
 
 from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Schema
+from dpgb_dask.contracts.features import in_words
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import SchemaError
 
@@ -310,3 +311,11 @@ def test_a_schema_of_numbers_and_lists_is_written_as_ever():
         ' "categorical", "categories": ["x", 1], "missing": false}}, "target": {"name": "target", "type": "binary",'
         ' "classes": [0, 1]}, "ignore": [], "max_weight": 1}'
     )
+
+
+def test_bounds_are_told_as_they_are_declared():
+    """Six digits would make one number of both, which nobody declared."""
+    near = Numeric(10**9, 10**9 + 500, integer=True)
+    assert in_words(near) == "whole numbers in [1e+09, 1000000500]"
+    with pytest.raises(SchemaError, match=r"low=1000000500 is above high=1e\+09"):
+        schema_of(x=(10**9 + 500, 10**9))

@@ -204,3 +204,12 @@ def test_a_file_in_utf_16_says_so(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-16")
     with pytest.raises(StructureError, match="iconv -f UTF-16"):
         read_csv(tmp_path / "a.csv")
+
+
+def test_names_in_another_encoding_are_not_read_as_others(tmp_path):
+    path = write(tmp_path, "Größe".encode("cp1252"), "groß".encode("cp1252"))
+    with pytest.raises(StructureError, match=r"is not in encoding='utf-8'.*--encoding") as told:
+        read_csv(path)
+    assert told.value.__cause__ is None
+    assert list(read_csv(path, encoding="cp1252")) == ["Größe"]
+    assert rows_of(read_csv(write(tmp_path, b"size", "groß".encode("cp1252")))) == [["gro\ufffd"]]

@@ -28,6 +28,7 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.released.explain import decomposition as module
 from dpgb_dask.released.explain import explain_global, explain_local, feature_importances
 from dpgb_dask.released.explain.decomposition import decompose
+from dpgb_dask.released.explain.terms import meant, name_of
 from dpgb_dask.released.outputs import Values
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
@@ -219,6 +220,12 @@ def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
     assert rest.importance > 0
 
 
+def test_a_feature_without_a_name_is_not_the_remainder():
+    assert (name_of(("",)), name_of(())) == ("", "remainder")
+    assert meant("", ["", "x"]) == [("",)]
+    assert meant("remainder", ["", "x"]) == [()]
+
+
 def test_groups_of_pairs_are_named(model, shares, binary_schema):
     additive = Model(model.bins, model.intercept, model.tables, model.pairs)
     *_, pair = explain_global(
@@ -237,8 +244,8 @@ def test_intervals_of_close_bounds_are_told_apart():
     pair = PairTable(0, 1, *[np.arange(4, dtype=np.uint8)] * 2, np.eye(4, dtype=np.int32)[None])
     model = Model(bins, np.zeros(1, np.int32), (np.zeros((4, 1), np.int32),) * 2, (pair,))
     told = explain_global(model, BinShares.of(bins, ()), schema, bands=NoiseBands(why="-"))
-    two, six = "1.00000002e+09", "1.00000006e+09"
-    labels = (f"[1e+09, {two}]", f"({two}, {six}]", f"({six}, 1.0000001e+09]")
+    two, six = "1000000020", "1000000060"
+    labels = (f"[1e+09, {two}]", f"({two}, {six}]", f"({six}, 1000000100]")
     for term in (told.term("a"), told.term("a", "b")):
         assert term.bins[0].labels == (*labels, "missing")
 

@@ -166,7 +166,10 @@ def failed_to_load(kind: str) -> ChunkError:
     -------
     The reader's message may contain the value of a row, and which chunk failed may depend on one: both are left out.
     """
-    return ChunkError(f"A chunk of the source failed to load: {kind}.")
+    return ChunkError(
+        f"A chunk of the source failed to load: {kind}. The reader's own words may hold values of rows, and are left"
+        " out: load the rows without a fit to see them, as by dask.compute(X, y)."
+    )
 
 
 def changed() -> ChunkError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import apart, brief, html_table
+from dpgb_dask.display import apart, brief, html_table, one_line
 from dpgb_dask.errors import PlanError, short
 
 MISSING, OTHER = "missing", "other"
@@ -21,7 +21,7 @@ AND = " & "  # between the features of a pair
 
 def name_of(features: Sequence[str]) -> str:
     """Return the name of a term: its features, joined by " & "; "remainder" without any."""
-    return AND.join(features) or REMAINDER
+    return AND.join(features) if len(features) else REMAINDER
 
 
 def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -58,7 +58,7 @@ def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
     return [own for own in found if name_of(own) == given] or found
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Axis:
     """One axis of a term: what its positions stand for.
 
@@ -87,6 +87,10 @@ class Axis:
     missing: int | None
     weights: NDArray[np.float64]
     released: bool
+
+    def __repr__(self) -> str:
+        labels = one_line("; ".join(self.labels))
+        return f"Axis({brief(self.feature)!r}, {self.kind}, {len(self.labels)} positions: {labels})"
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
+from dpgb_dask.display import exact
 from dpgb_dask.errors import StructureError
 from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of
@@ -74,9 +75,9 @@ def _refuse_coarse_numbers(content: Content) -> None:
         # not finite beyond what float32 holds
         if not step <= (feature.high - feature.low) / LEAST_VALUES and feature.low < feature.high:
             raise StructureError(
-                f"Feature {name!r} has bounds [{feature.low:g}, {feature.high:g}], between which float32, in which"
-                f" XGBoost reads numbers, has fewer than {LEAST_VALUES} values. Export to 'python', 'onnx' or 'sql'; or"
-                " fit on the feature in another unit, such as its distance from its lower bound."
+                f"Feature {name!r} has bounds [{exact(feature.low)}, {exact(feature.high)}], between which float32,"
+                f" in which XGBoost reads numbers, has fewer than {LEAST_VALUES} values. Export to 'python', 'onnx' or"
+                " 'sql'; or fit on the feature in another unit, such as its distance from its lower bound."
             )
 
 
