@@ -239,6 +239,15 @@ def test_tasks_write_whole_shards_in_any_chunking(chunks, tmp_path, monkeypatch)
     np.testing.assert_array_equal(data.y.compute(), y)
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    """And not the part that would have been beside it. Too long a name: root may write in any folder."""
+    place = tmp_path / f"{'x' * 240}.zarr"
+    X = pd.DataFrame({"x": [1.0, 2.0]})
+    with pytest.raises(StructureError, match=r"^'.*/x*\.zarr' cannot be written \(File name"):
+        write_dataset(place, X, [0, 1], schema=Schema({"x": (0, 4)}, classes=[0, 1]))
+    assert not list(tmp_path.iterdir())
+
+
 def test_few_chunks_are_in_memory_at_once(tmp_path):
     alive, most = set(), []
 
