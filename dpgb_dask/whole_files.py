@@ -133,12 +133,19 @@ def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises
     ------
     StructureError
-        If another process has put something in place meanwhile, which stays.
+        If nothing can be written beside the place; or if another process has put something in place meanwhile, which
+        stays.
     OSError
-        If nothing can be written beside the place, or put there. Nothing incomplete is left.
+        If it cannot be put there. Nothing incomplete is left.
     """
     folder = place.with_name(part_name(place.name))
-    folder.mkdir(mode=0o700)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise StructureError(
+            f"{str(place)!r} cannot be written ({error.strerror}). Choose a folder that this process may write, and"
+            " that has room."
+        ) from None
     lock = None
     try:
         with suppress(OSError, AttributeError):  # there may be no locks here

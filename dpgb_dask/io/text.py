@@ -63,7 +63,7 @@ def read_csv(
     encoding : str
         An encoding in which each ASCII character is one byte, such as UTF-8, Latin-1 or a Windows code page; in others,
         such as UTF-16, a damaged byte would change the lines below it. A byte order mark is skipped; invalid bytes
-        become U+FFFD.
+        become U+FFFD, and are refused in the first line, which names the columns.
     quotechar : str or None
         None: quotes have no special meaning.
     blocksize : int

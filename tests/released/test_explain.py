@@ -277,6 +277,21 @@ def test_several_classes_have_a_last_axis(three_score_model, shares, multiclass_
     assert found.intercept.shape == (3,)
 
 
+def test_numbers_of_several_classes_are_named_and_none_is_cut(
+    three_score_model, shares, multiclass_schema
+):
+    known = NoiseBands(why="not known")
+    found = explain_global(three_score_model, shares, multiclass_schema, bands=known)
+    sizes = zip(found.classes, found.intercept, strict=True)
+    told = ", ".join(f"{label}: {size:.4g}" for label, size in sizes)
+    assert f"  intercept {told}\n" in repr(found)
+    assert f"; intercept {told}</p>" in found._repr_html_()
+    term = replace(found.terms[0], scores=np.full_like(found.terms[0].scores, -1234.5))
+    page = term._repr_html_()
+    assert "scores of the classes, in the schema&#x27;s order" in page
+    assert page.count(">-1.23e+03, -1.23e+03, -1.23e+03<") == len(term.scores)
+
+
 def test_importance_is_the_mean_size_over_the_shares():
     model, shares = made_up(2)
     schema = Schema(

@@ -200,10 +200,17 @@ class GlobalExplanation:
         ranked = sorted(self.terms, key=lambda term: -term.importance)[:SHOWN]
         return [(t.name, t.kind, _importance(t)) for t in ranked]
 
+    def _intercept(self) -> str:
+        """Return the intercept; of several classes, that of each of the first."""
+        told = [f"{value:.4g}" for value in self.intercept]
+        named = [f"{brief(c, 20)}: {text}" for c, text in zip(self.classes, told, strict=False)]
+        more = [f"… and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
+        return ", ".join([*(named or told)[:SHOWN], *more])
+
     def __repr__(self) -> str:
         title = f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"
         lines = [marked(title, self.private)]
-        lines.append(f"  intercept {_numbers(self.intercept)}")
+        lines.append(f"  intercept {self._intercept()}")
         lines += [f"  {size:>20}  {brief(name, 60)} ({kind})" for name, kind, size in self._rows()]
         if len(self.terms) > SHOWN:
             lines.append(f"  … and {len(self.terms) - SHOWN} less important ones")
@@ -218,7 +225,7 @@ class GlobalExplanation:
         rest = f"<p>… and {more} less important ones.</p>" if more else ""
         return (
             f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(marked(self.unit, self.private))}; intercept"
-            f" {_numbers(self.intercept)}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
+            f" {escape(self._intercept())}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
             f"{rows}</table>{rest}<p>Bands: {escape(self.bands)}</p>"
         )
 
@@ -227,10 +234,6 @@ def _importance(term: Term) -> str:
     if term.importance_lower is None or term.importance_upper is None:
         return f"{term.importance:.4g}"
     return f"{term.importance:.3g} [{term.importance_lower:.2g}, {term.importance_upper:.2g}]"
-
-
-def _numbers(values: NDArray[np.float64]) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)
 
 
 def explain_global(

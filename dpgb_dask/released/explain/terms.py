@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import apart, brief, html_table, one_line
+from dpgb_dask.display import MOST, apart, brief, html_table, one_line
 from dpgb_dask.errors import PlanError, short
 
 MISSING, OTHER = "missing", "other"
@@ -148,13 +148,15 @@ class Term:
             return html_table(repr(self), ())
         (axis,) = self.bins
         parts = [part for part in (self.scores, self.lower, self.upper) if part is not None]
-        head = [axis.feature, "share of rows" if axis.released else "share, all equal", "score"]
+        # several classes: their numbers in one cell, which is not cut
+        score = "score" if self.scores.ndim == 1 else "scores of the classes, in the schema's order"
+        head = [axis.feature, "share of rows" if axis.released else "share, all equal", score]
         head += ["90 % band, from", "to"] if len(parts) > 1 else []
         rows = [
-            [label, f"{100 * share:.3g} %", *(_numbers(part[k]) for part in parts)]
+            [brief(label), f"{100 * share:.3g} %", *(_numbers(part[k]) for part in parts)]
             for k, (label, share) in enumerate(zip(axis.labels, axis.weights, strict=True))
         ]
-        return html_table(repr(self), rows, [brief(text) for text in head])
+        return html_table(repr(self), rows, [brief(head[0]), *head[1:]], widest=MOST)
 
 
 def _numbers(score: Any) -> str:
