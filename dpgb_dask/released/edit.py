@@ -375,7 +375,7 @@ def _with_pair(model: Model, change: PairEffect) -> Model:
     """Add a table over two features: to the model's own where the cells are the same, else beside it."""
     pairs = list(model.pairs)
     for k, pair in enumerate(pairs):
-        same = (pair.i, pair.j) == (change.i, change.j)
+        same = (pair.i, pair.j, pair.table.shape) == (change.i, change.j, change.table.shape)
         if (
             same
             and np.array_equal(pair.map_i, change.map_i)

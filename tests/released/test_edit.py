@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -174,6 +175,18 @@ def test_terms_are_found_by_one_rule_in_explanations_and_pictures(ambiguous):
     for terms in ("y & x", ["y & x"], [("x", "y")]):
         (shown,) = [axes.get_title() for axes in plot_model(told, terms=terms).axes[1:2]]
         assert shown == "x & y"
+
+
+def test_a_pair_with_a_row_that_no_bin_is_in_can_be_removed(ambiguous):
+    wide = tuple(
+        replace(pair, table=np.pad(pair.table, ((0, 0), (0, 1), (0, 0))))
+        for pair in ambiguous.model.pairs
+    )
+    made = replace(ambiguous, model=replace(ambiguous.model, pairs=wide))
+    codes = np.indices((4, 4, 4, 4), dtype=np.uint8).reshape(4, -1)
+    removed = [scores(editor.remove(["x", "y"]).model, codes) for editor in (ambiguous, made)]
+    np.testing.assert_array_equal(*removed)
+    assert not np.array_equal(removed[0], scores(ambiguous.model, codes))
 
 
 def test_removed_terms_add_nothing(model):

@@ -241,7 +241,7 @@ def test_intervals_of_close_bounds_are_told_apart():
     low = 1e9
     schema = Schema({"a": (low, low + 100), "b": (low, low + 100)}, classes=[0, 1])
     bins = (FeatureBins(low + np.array([20.0, 60.0]), None, 4),) * 2
-    pair = PairTable(0, 1, *[np.arange(4, dtype=np.uint8)] * 2, np.eye(4, dtype=np.int32)[None])
+    pair = PairTable(0, 1, *[np.arange(4, dtype=np.uint8)] * 2, np.eye(5, 4, dtype=np.int32)[None])
     model = Model(bins, np.zeros(1, np.int32), (np.zeros((4, 1), np.int32),) * 2, (pair,))
     told = explain_global(model, BinShares.of(bins, ()), schema, bands=NoiseBands(why="-"))
     two, six = "1000000020", "1000000060"

@@ -115,8 +115,8 @@ def decompose(model: Model, shares: BinShares) -> Decomposition:
     pairs: dict[tuple[int, int], PairEffect] = {}
     for pair in (_ordered(pair) for pair in model.pairs if pair.i != pair.j):
         w_i, w_j = (
-            np.bincount(pair.map_i, weights[pair.i], pair.table.shape[1]),
-            np.bincount(pair.map_j, weights[pair.j], pair.table.shape[2]),
+            np.bincount(pair.map_i, weights[pair.i]),
+            np.bincount(pair.map_j, weights[pair.j]),
         )
         mean = rounded((pair.table @ w_j) @ w_i)
         pure = pair.table - mean[:, None, None]
@@ -185,8 +185,9 @@ def spread_out(
 
 
 def _ordered(pair: PairTable) -> PairEffect:
-    """Return the table of a pair with its features in order."""
-    table = pair.table.astype(np.int64)
+    """Return the table of a pair with its features in order, without last rows and columns that no bin is in."""
+    used = pair.table[:, : int(pair.map_i.max()) + 1, : int(pair.map_j.max()) + 1]
+    table = used.astype(np.int64)
     if pair.i < pair.j:
         return PairEffect(pair.i, pair.j, pair.map_i, pair.map_j, table)
     return PairEffect(pair.j, pair.i, pair.map_j, pair.map_i, np.swapaxes(table, 1, 2))
