@@ -64,8 +64,6 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
-    if dtype_backend == "numpy_nullable":  # by which Dask fails on categories that are numbers
-        options["categories"] = []
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
