@@ -33,6 +33,7 @@ from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
 from dpgb_dask.private.reading.units import distinct_names
+from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import NO_FORM, cells
 from dpgb_dask.zarr_arrays import arrays_of
 
@@ -401,9 +402,8 @@ def _too_wide(seen: tuple[float, float]) -> str:
 
 def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
     """Count the values of some rows, as text, without missing values."""
-    where = np.flatnonzero(chosen)
-    part = column.iloc[where] if isinstance(column, pd.Series) else column[where]
-    given = objects(part)
+    # not by a series' own selection, which pandas lacks for numbers of another byte order
+    given = objects(getattr(column, "array", column)[np.flatnonzero(chosen)])
     forms = cells(given)
     told = (
         _shown(value) if form is not NO_FORM else f"<{type(value).__name__}>"  # may be too large
@@ -415,7 +415,7 @@ def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
 
 def _shown(value: Any) -> str:
     try:
-        text = repr(str(value) if isinstance(value, str) else value)
+        text = repr(str(value) if isinstance(value, str) else python_scalar(value))
     except Exception:  # an object's own conversion to text may fail
         text = f"<{type(value).__name__}>"
     return one_line(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…")

@@ -34,6 +34,10 @@ FRAME = pd.DataFrame(TABLE, columns=NAMES)
 COLLECTIONS = {
     "pandas": lambda: (FRAME, Y),
     "objects": lambda: (FRAME.astype(object), Y.astype(object)),
+    "NumPy's values": lambda: ([list(row) for row in TABLE], list(Y)),
+    "another byte order": lambda: (FRAME.astype(">f8"), pd.Series(Y).astype(">f8")),
+    "Arrow": lambda: (FRAME.astype("double[pyarrow]"), pd.Series(Y, dtype="double[pyarrow]")),
+    "sparse": lambda: (FRAME.astype("Sparse[float64]"), pd.Series(Y, dtype="Sparse[float64]")),
     "NumPy": lambda: (TABLE, Y),
     "list": lambda: (TABLE.tolist(), Y.tolist()),
     "Dask Array": lambda: (da.from_array(TABLE, chunks=(4, 2)), da.from_array(Y, chunks=2)),

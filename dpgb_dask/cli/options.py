@@ -54,6 +54,8 @@ class Parser(argparse.ArgumentParser):
             word, known = found[1], re.findall(r"[\w.-]+", found[2])
         elif found := re.search(r"unrecognized arguments: .*?(--[\w-]+)", message):
             word = found[1]
+            if word in known:
+                super().error(f"{message}: {word} is an option of other commands.")
         super().error(f"{message}{did_you_mean(word, known)}")
 
 

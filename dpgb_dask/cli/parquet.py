@@ -1,6 +1,7 @@
 """Parquet as a Dask DataFrame, whatever index pandas or Dask wrote beside its columns or its folders are named."""
 
 from collections.abc import Iterable, Set
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -11,7 +12,8 @@ from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
-from dpgb_dask.private.reading.parquet_files import schemas_of
+from dpgb_dask.io.text import reading
+from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
 UNNAMED = ("__index_level_", "__null_dask_index__")
@@ -64,13 +66,13 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
-    if dtype_backend == "numpy_nullable":  # by which Dask fails on categories that are numbers
-        options["categories"] = []
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
-    frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
+    strange = any(map(noted_strangely, schemas))
+    with reading(path, f"It has {STRANGE}. {UNNOTED}") if strange else nullcontext():
+        frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
     # Arrow's own: of dates, times, lists and bytes pandas makes objects
     kinds = {tuple(zip(one.names, one.types, strict=True)) for one in schemas}
     types = [{name: written_out.get(t, pd.ArrowDtype(t)) for name, t in kind} for kind in kinds]

@@ -9,19 +9,23 @@ from typing import Any
 
 import dask.array as da
 import dask.dataframe as dd
+import pandas as pd
 import xarray as xr
-from pandas.api.types import is_object_dtype
+from pandas.api.types import is_object_dtype, pandas_dtype
 
 from dpgb_dask.cli.options import joined
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import check_there, names_in, open_table
+from dpgb_dask.encoding.columns import objects
 from dpgb_dask.encoding.frames import in_partitions, to_text
 from dpgb_dask.encoding.structure import match_names
 from dpgb_dask.errors import StructureError
 from dpgb_dask.estimators import DPGBClassifier, load
+from dpgb_dask.values import as_text
 from dpgb_dask.whole_files import parts_beside, put_back, remove_left, replaced_by, replacing
 
 TEXT = "string[pyarrow]"
+BYTES = ("binary", "large_binary", "fixed_size_binary")  # of Arrow
 OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
 
 
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
         )
     made = {name for part in parts for name in part.columns}
     keep = [name for given in options.keep for name in names_in(given, columns)]
-    parts = [*_kept(keep, table, columns, made), *parts]
+    parts = [*_kept(keep, table, columns, made, in_text=delimiter is not None), *parts]
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
     with joined(options.scheduler), replacing(place, overwrite=options.overwrite) as part:
         if delimiter is None:
@@ -96,26 +100,67 @@ def _form_of(path: Path) -> tuple[str | None, str | None]:
 
 
 def _kept(
-    names: Sequence[str], table: Any, columns: Mapping[str, Any], made: set[str]
+    names: Sequence[str], table: Any, columns: Mapping[str, Any], made: set[str], *, in_text: bool
 ) -> list[dd.DataFrame]:
-    """Return columns of the data as frames with the same partitions as the predictions."""
+    """Return columns of the data as frames with the same partitions as the predictions, for Parquet or for text."""
     parts = []
+    change = _for_text if in_text else _for_parquet
     known = dict.fromkeys(table.columns) if isinstance(table, dd.DataFrame) else {}
     for name in dict.fromkeys(names):
         if name in made:
             raise StructureError(f"--keep {name!r} is the name of a prediction. Rename the column.")
         if isinstance(columns.get(name), dd.Series):  # as it stands in the file
-            parts.append(columns[name].to_frame(name))
+            column = columns[name]
         elif name in known:
-            parts.append(table[[name]])
+            column = table[name]
         elif name in columns and isinstance(columns[name], da.Array):
             column = columns[name]
             if isinstance(table, da.Array):
                 column = column.rechunk({0: table.chunks[0]})
-            parts.append(in_partitions(column, name).map_partitions(to_text).to_frame(name))
+            column = in_partitions(column, name)
         else:
             raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
+        meta = change(column._meta)  # noqa: SLF001 - dask has no public name for it
+        written = column.map_partitions(change, meta=meta, enforce_metadata=False)
+        parts.append(written.to_frame(name))
     return parts
+
+
+def _for_text(column: pd.Series) -> pd.Series:
+    """Return a column as a file of text shows it: of bytes their text, and dates of any year."""
+    column = _without_list(column)
+    told = str(column.dtype)
+    if told.startswith(
+        ("date32", "date64")
+    ):  # pandas makes Python's of them, of which the year 9999 is the last
+        days = pd.arrays.ArrowExtensionArray(column.array.__arrow_array__().cast("string"))
+        return pd.Series(days, index=column.index, name=column.name)
+    if told == "float[pyarrow]":  # pandas writes it with the digits of a float64
+        return column.astype("Float32")
+    return _as_text(column) if is_object_dtype(column) or told.startswith(BYTES) else column
+
+
+def _for_parquet(column: pd.Series) -> pd.Series:
+    """Return a column of a type that pandas knows again in Parquet; of lists, structs and others the text."""
+    column = _without_list(column)
+    try:
+        plain = column.dtype.kind != "c" and not is_object_dtype(pandas_dtype(str(column.dtype)))
+    except (TypeError, NotImplementedError):
+        plain = False
+    return column if plain else _as_text(column)
+
+
+def _without_list(column: pd.Series) -> pd.Series:
+    """Return the values of a column of Arrow's dictionaries, any other column as it is."""
+    arrow: Any = getattr(column.dtype, "pyarrow_dtype", None)
+    listed = str(arrow).startswith("dictionary")
+    return column.astype(pd.ArrowDtype(arrow.value_type)) if listed else column
+
+
+def _as_text(column: pd.Series) -> pd.Series:
+    given = [as_text(v) if isinstance(v, bytes) else v for v in objects(column)]
+    bare = pd.Series(given, index=column.index, dtype=object, name=column.name)
+    return to_text(bare).astype(TEXT)
 
 
 def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:

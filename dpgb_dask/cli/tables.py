@@ -278,9 +278,8 @@ def _open_parquet(
 ) -> tuple[dd.DataFrame, Set[str]]:
     """Open Parquet, whose types are those in the file; also return which of its columns are an index of pandas."""
     # a missing value would turn NumPy integers into floats, which are rounded: units, and columns that are copied
-    copied = bool(getattr(options, "keep", ()))
-    backend = "numpy_nullable" if copied else None if schema.unit_id is None else "pyarrow"
-    table = read_parquet(options.data, backend)
+    exact = schema.unit_id is not None or bool(getattr(options, "keep", ()))
+    table = read_parquet(options.data, "pyarrow" if exact else None)
     _refuse_lost(options, schema, table, strict=strict)
     beside = table.folders | ({schema.target.name} if strict else set())
     for types in table.types:

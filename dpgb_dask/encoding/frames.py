@@ -25,7 +25,7 @@ from dask.dataframe.utils import check_meta
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from dpgb_dask.encoding.columns import objects
+from dpgb_dask.encoding.columns import native, objects
 from dpgb_dask.graph_parts import rebuilt
 from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, parts_of_text
 
@@ -80,6 +80,7 @@ def in_partitions(array: da.Array, names: Any = None) -> Any:
 
 
 def _partition(block: NDArray[Any], names: Any) -> pd.Series | pd.DataFrame:
+    block = native(block)  # Arrow has no other byte order, and pandas cannot choose rows of one
     if block.ndim == 2:
         return pd.DataFrame(block, columns=names)
     dtype = block.dtype

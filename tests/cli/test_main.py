@@ -43,6 +43,7 @@ def test_misspelt_words_are_recognised(place, capsys):
             ("predict", "m.json", "d.csv", "--out", "o.csv", "--keeep", "id"),
             "Did you mean '--keep'?",
         ),
+        (("check", "d.csv", "--keep", "id"), "--keep is an option of other commands."),
         (("ledger", "shw", "x"), "Did you mean 'show'?"),
         (
             ("ledger", "open", "u", "a", "--epsilon", 1, "--delta", 1, "--analysis", "zcpd"),

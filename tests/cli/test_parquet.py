@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_parts import BUDGET, fitted, run
+from cli_parts import BUDGET, fitted, model_of, run
 from thinned import one_of_each, thinned
 
 from dpgb_dask import Datetime, Ledger, Schema
@@ -323,3 +323,10 @@ def test_categories_that_are_numbers_are_kept_beside_predictions(
     assert run(*command, "--keep", "group") == 0, capsys.readouterr().err
     kept = pd.read_csv(out, dtype={"group": str})["group"]
     assert kept[:3].fillna("").tolist() == [str(category(0)), "", str(category(2))]
+
+
+def test_a_type_that_pandas_noted_and_cannot_read_is_named_as_the_cause(place, people, capsys):
+    lists = pd.Series([[1]] * len(people), dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+    people.assign(color=lists).to_parquet(place / "lists.parquet", index=False)
+    assert run("fit", place / "lists.parquet", *model_of(place)) == 1
+    assert "replace_schema_metadata(None)" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from arrow_types import every_type, three_of
 from cli_parts import BUDGET, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 
@@ -229,6 +230,80 @@ def test_kept_columns_are_as_they_stand_in_the_file(place, people, suffix):
     assert run("predict", model, source, "--out", place / "kept.parquet", *keep) == 0
     kept = pd.read_parquet(place / "kept.parquet", dtype_backend="numpy_nullable")
     assert texts_of(kept[names]) == texts_of(table[names])
+
+
+def kept(place, source, names):
+    """What `predict` writes of some columns, in a file of text and in Parquet."""
+    keep = [part for name in names for part in ("--keep", name)]
+    for out in ("out.csv", "out"):
+        assert run("predict", place / "m.json", source, "--out", place / out, *keep) == 0
+    text = pd.read_csv(place / "out.csv", dtype=str, keep_default_na=False)
+    return text[names], pq.read_table(place / "out").select(names)
+
+
+NO_COLUMN = ("list_view", "union", "run_end", "month")  # of Parquet, or of pandas
+
+
+def test_columns_of_every_type_of_arrow_are_kept(place, people):
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    kinds = [kind for kind in every_type() if not any(part in str(kind) for part in NO_COLUMN)]
+    inside = {"view", "list"}  # of a dictionary, Parquet has none
+    columns = {
+        f"{k} {str(kind)[:9]}": three_of(kind)
+        for k, kind in enumerate(kinds)
+        if not (pa.types.is_dictionary(kind) and any(part in str(kind) for part in inside))
+    }
+    far = pa.array([4_000_000, None, 0], pa.int32()).cast(pa.date32())
+    columns |= {"far": far, "far of a list": far.dictionary_encode()}
+    columns["odd"] = pa.array([b"\xff", None, "é".encode()])
+    columns["narrow"] = pa.array([0.1, None, 1], "f4")
+    columns["category"] = pa.array(pd.Categorical(["a", None, "b"]))
+    table = pa.Table.from_pandas(people[:3], preserve_index=False)
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    pq.write_table(table, place / "every.parquet", row_group_size=2)
+    text, parquet = kept(place, place / "every.parquet", list(columns))
+    pd.read_parquet(place / "out")  # which notes types by names, and knows not each again
+    for name, values in columns.items():
+        kind, got = values.type, parquet[name]
+        want = pq.read_table(place / "every.parquet", columns=[name])[name]
+        by_parts = pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind)
+        if by_parts or isinstance(kind, pa.BaseExtensionType):
+            assert got.type == pa.large_string()
+        else:
+            assert got.cast(want.type).equals(want)
+        if kind in (pa.string(), pa.large_string(), pa.binary(2)):
+            assert text[name].tolist() == ["aa", "", "aa"]
+    for name in ("far", "far of a list"):
+        assert text[name].tolist() == ["12921-08-18", "", "1970-01-01"]
+    assert text["odd"].tolist() == ["?", "", "é"]
+    assert text["narrow"].tolist() == ["0.1", "", "1.0"]
+    assert text["category"].tolist() == ["a", "", "b"]
+
+
+def test_columns_of_zarr_of_every_type_are_kept(place, people):
+    """Bytes are text, of which some is no UTF-8; Arrow has neither another byte order nor complex numbers."""
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    group = zarr.create_group(place / "every.zarr", zarr_format=2)
+    for name in ("x", "z", "age"):
+        group.create_array(name, data=people[name].to_numpy()[:3])
+    group.create_array("color", data=people["color"].to_numpy()[:3].astype("S8"))
+    numbers = {kind: np.array([1, 2, 3], kind) for kind in (">f4", ">f8", ">i2", ">i8", "<u4")}
+    columns = numbers | {
+        "date": np.array([1, 2, 3], ">M8[s]"),
+        "bytes": np.array([b"red", b"\xff", b"\xc3\xa9"]),
+        "complex": np.array([1, 2j, 3]),
+    }
+    for name, values in columns.items():
+        group.create_array(name, data=values, chunks=(2,))
+    text, parquet = kept(place, place / "every.zarr", list(columns))
+    for name in numbers:
+        assert parquet[name].to_pylist() == [1, 2, 3]
+        assert text[name].astype(float).tolist() == [1, 2, 3]
+    assert text["date"].str[-2:].tolist() == ["01", "02", "03"]
+    assert [date.second for date in parquet["date"].to_pylist()] == [1, 2, 3]
+    assert text["bytes"].tolist() == parquet["bytes"].to_pylist() == ["red", "?", "é"]
+    assert text["complex"].tolist() == parquet["complex"].to_pylist() == ["(1+0j)", "2j", "(3+0j)"]
 
 
 def test_whole_numbers_with_gaps_are_kept_from_files_of_others(place, people):

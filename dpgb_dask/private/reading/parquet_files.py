@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -22,6 +23,10 @@ from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError, first_few, in_our_words
 
+STRANGE = (
+    "columns of lists, dictionaries or others whose type pandas noted by a name that it cannot read"
+)
+UNNOTED = "Write them without what pandas noted, as pyarrow.Table.replace_schema_metadata(None) gives them."
 AT_ONCE = 16  # footers that are read at once: each waits for its store
 BYTES = frozenset({"binary", "large_binary", "binary_view"})
 SAME_VALUES = (
@@ -71,6 +76,14 @@ class _Making(NamedTuple):
             column = {"name": "odd", "field_name": "odd", "pandas_type": "", "numpy_type": noted}
             facts = {"columns": [column], "index_columns": [], "column_indexes": []}
             table = table.replace_schema_metadata({"pandas": json.dumps(facts)})
+        return self._fails(table)
+
+    def fails(self, stored: pa.Schema, columns: set[str]) -> bool:
+        """Return whether no row of a file can be read, for what pandas noted in it: Arrow is asked."""
+        fields = [one for one in stored if one.name in columns]
+        return self._fails(pa.schema(fields, stored.metadata).empty_table())
+
+    def _fails(self, table: pa.Table) -> bool:
         try:
             ArrowDatasetEngine._arrow_table_to_pandas(  # noqa: SLF001
                 table,
@@ -304,7 +317,11 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
     dates: set[str] = set()
     texts: set[str] = set()
     falsely: set[str] = set()
+    strangely: set[str] = set()
     for file, own in each:
+        # else by what pandas noted in another file, which Dask has read
+        if not file.types and (strange := noted_strangely(own)):
+            strangely |= strange if any(making.fails(own, c) for making, c in file.made) else set()
         for making, columns in file.made:
             for name in columns.intersection(own.names):
                 kind = own.field(name).type
@@ -315,6 +332,10 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
                 if kinds[key]:
                     dated = pa.types.is_temporal(kind)
                     (dates if dated else texts if _is_bytes(kind) else falsely).add(name)
+    if strangely:
+        raise StructureError(
+            f"Parquet files hold {STRANGE}: {_named(strangely, schema)}. {UNNOTED}"
+        )
     if dates:
         raise StructureError(
             "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
@@ -333,6 +354,17 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
             f" {_named(falsely, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'); or"
             " write them without what pandas noted, as pyarrow.Table.replace_schema_metadata(None) gives them."
         )
+
+
+def noted_strangely(stored: pa.Schema) -> set[str]:
+    """Return the columns beside which pandas wrote a type whose name it cannot read: by it, some read nothing."""
+    strange = set()
+    for told in (stored.pandas_metadata or {}).get("columns", ()):
+        try:
+            pd.api.types.pandas_dtype(str(told.get("numpy_type")))
+        except (TypeError, NotImplementedError):
+            strange.add(str(told.get("field_name", told.get("name"))))
+    return strange
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -304,6 +304,23 @@ def test_columns_that_pandas_noted_as_another_type_are_refused_where_one_value_w
     loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
 
 
+@pytest.mark.parametrize("column", ["age", "aside"])
+def test_a_later_file_whose_types_pandas_noted_and_cannot_read_is_refused(tmp_path, column):
+    """pandas writes such names of dictionaries and lists of Arrow; columns that are not read count as well."""
+    schema = Schema({"x": (0, 1), "age": ["u", "v"]}, classes=[0, 1], target="y", ignore=["aside"])
+    rows = pd.DataFrame({"x": 0.5, "age": ["u", "v"], "aside": ["u", "v"], "y": [0, 1]})
+    rows = rows.astype({"age": "category", "aside": "category"})
+    rows.to_parquet(tmp_path / "0.parquet", index=False)
+    listed = pa.array(["u", "v"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+    odd = rows.assign(**{column: pd.Series(pd.arrays.ArrowExtensionArray(listed))})
+    odd.to_parquet(tmp_path / "1.parquet", index=False)
+    with pytest.raises(StructureError, match=f"cannot read: '{column}'.*replace_schema_metadata"):
+        source_of(tmp_path, schema)
+    table = pq.read_table(tmp_path / "1.parquet").replace_schema_metadata(None)
+    pq.write_table(table, tmp_path / "1.parquet")
+    loaded(source_of(tmp_path, schema))
+
+
 @pytest.mark.parametrize(
     "noted",
     ["Int8", "UInt64", "Float32", "boolean", "int8[pyarrow]", "float16", "uint64"],
