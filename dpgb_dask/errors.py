@@ -9,6 +9,7 @@ import difflib
 import errno
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -207,9 +208,10 @@ def listed(names: Iterable[object]) -> str:
 
 def rows_failed(kind: str) -> RowsError:
     """Return the error of work on rows that ended with an exception of this type."""
+    ended = " The program's main thread has ended, and Python starts none after it: let it wait for this one (join)."
     return RowsError(
         f"Work on rows failed: {kind}. Only the type is said, as the rest may hold values. A fit that had begun can be"
-        " resumed once the reason is gone."
+        f" resumed once the reason is gone.{'' if threading.main_thread().is_alive() else ended}"
     )
 
 

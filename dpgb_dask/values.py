@@ -205,7 +205,10 @@ def _date_text(value: Any) -> str:
 
 
 def _numpy_date(value: Any) -> Cell:
-    return _date_text(value) if np.datetime_data(value.dtype)[0] in UNITS_OF_TIME else NO_FORM
+    unit, count = np.datetime_data(
+        value.dtype
+    )  # of some units at once, older versions of pandas make a time
+    return _date_text(value) if unit in UNITS_OF_TIME and count == 1 else NO_FORM
 
 
 def _time_text(value: datetime.time) -> str:
@@ -309,8 +312,8 @@ def spelled_numbers(texts: Sequence[str | None]) -> NDArray[np.float64]:
         if text:
             if text[-1] == "\x00" and (bare := as_text(text)):
                 out[k] = spelled_numbers([bare])[0]
-            elif len(text) <= 5:
-                out[k] = TRUTH.get(text.lower(), np.nan)
+            elif len(text) <= 5 and text.lower() in TRUTH:
+                out[k] = TRUTH[text.lower()]
             elif LONG_NUMBER.fullmatch(text):
                 number = float(text)
                 if len(text) > FEW_DIGITS or math.isinf(number):  # which older versions refuse

@@ -4,9 +4,13 @@ from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 
 from dpgb_dask.losses import RESIDUAL_SHIFT, TABLE_SHIFT, TABLE_SIZE
 from dpgb_dask.released.predict import RowFunction, apply, scorer
+
+# whether pandas rounds numbers of more than 15 digits correctly where it reads them in text, as from 3.1 on
+ROUNDED = float(pd.to_numeric("0.12573022345123456")) == 0.12573022345123456
 
 
 def pack(g, h):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import threading
 import traceback
 import weakref
 from contextlib import suppress
@@ -26,6 +27,7 @@ from dpgb_dask.errors import (
     SchemaError,
     in_our_words,
     kind_of,
+    rows_failed,
 )
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.private.rounds.local import LocalRounds
@@ -492,3 +494,10 @@ def test_a_unit_column_that_is_there_twice_is_refused():
     table = rows()[["a", "c", "person", "person"]]
     with pytest.raises(SchemaError, match=r"\['person'\] are there twice"):
         model(UNITS).fit(table, rows()["target"])
+
+
+def test_work_on_rows_that_outlives_the_main_thread_says_so(monkeypatch):
+    assert "main thread" not in str(rows_failed("RuntimeError"))
+    ended = threading.Thread()
+    monkeypatch.setattr(threading, "main_thread", lambda: ended)
+    assert "(join)" in str(rows_failed("RuntimeError"))

@@ -113,10 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _stopped_as_by_hand():
-            code = _run(given)
+            code = _run(_parser(given).parse_args(given))
     except KeyboardInterrupt as error:  # also while modules are loaded, which takes seconds
         text = "interrupted; what was charged stands (see: dpgb-dask ledger show)"
         code = _fail(error, INTERRUPTED, text)
+    except OSError as error:  # of help that nobody reads
+        code = _fail_of_system(error)
     except SystemExit:  # argparse's, after the help or wrong usage
         if _is_written():
             raise
@@ -124,9 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if _is_written() or code != OK else UNREAD
 
 
-def _run(given: Sequence[str]) -> int:
-    """Run the command in the arguments; say its error, if it ends with one, and return the exit code."""
-    options = _parser(given).parse_args(given)
+def _run(options: argparse.Namespace) -> int:
+    """Run the command of parsed arguments; say its error, if it ends with one, and return the exit code."""
     run: Callable[[argparse.Namespace], int | None]
     try:
         run = _named("cli", options.run)

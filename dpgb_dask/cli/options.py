@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,13 @@ class Parser(argparse.ArgumentParser):
         """Add an option, and remember its flag."""
         self.flags.update(name for name in names if name.startswith("--"))
         return super().add_argument(*names, **options)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help, and raise where nobody reads it, of which argparse is silent, or not, by its version."""
+        if file is not None and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Exit with a message that suggests the word that may have been meant."""

@@ -118,9 +118,10 @@ class Address:
         try:
             spelled = Path(name).expanduser().absolute()
             path = spelled.resolve()
+            str(path).encode()  # as SQLite names it
         except (OSError, RuntimeError, ValueError):  # a loop of links, no home, a null byte
             raise LedgerError(
-                "The ledger's address names no file. Give 'sqlite:///path.db'."
+                "The ledger's address names no file, or one whose name is not UTF-8. Give 'sqlite:///path.db'."
             ) from None
         if mode == "ro":
             query = {"mode": "ro", "uri": "true"}

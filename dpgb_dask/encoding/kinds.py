@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from typing import Any
 
 import dask.array as da
@@ -30,14 +31,7 @@ def from_arrow(data: Any) -> Any:
     if type(data).__module__.partition(".")[0] != "pyarrow" or not hasattr(data, "to_pandas"):
         return data
     try:
-        taken = data.to_pandas(types_mapper=pd.ArrowDtype)
-        if isinstance(taken, pd.Series):
-            return _written_out(taken)
-        for k, column in enumerate(
-            map(_written_out, (taken.iloc[:, k] for k in range(taken.shape[1])))
-        ):
-            taken.isetitem(k, column)
-        return taken
+        return _written_out(data).to_pandas(types_mapper=pd.ArrowDtype)
     except Exception:  # its message may quote a value
         types = [data.type] if hasattr(data, "type") else data.schema.types
     raise UnsupportedCollectionError(
@@ -51,13 +45,22 @@ def _outer(arrow: Any) -> str:
     return re.split(r"[<\[(]", str(arrow))[0]
 
 
-def _written_out(column: pd.Series) -> pd.Series:
-    """Return a column of views or of run-end encoding as plain Arrow data, any other column as it is."""
-    if not isinstance(column.dtype, pd.ArrowDtype) or not _is_odd(column.dtype.pyarrow_dtype):
-        return column
-    chunks = column.array.__arrow_array__().chunks
-    parts = [pd.Series(pd.arrays.ArrowExtensionArray(_plain(chunk))) for chunk in chunks]
-    return pd.concat(parts).set_axis(column.index) if parts else column
+def _written_out(data: Any) -> Any:
+    """Return Arrow data without views and run-end encoding.
+
+    Before pandas takes them: older versions cast each column to its own type, in which slices of runs lose their place.
+    """
+    if hasattr(data, "schema"):  # a table, or a batch
+        for k, (name, column) in enumerate(zip(data.schema.names, data.columns, strict=True)):
+            if _is_odd(column.type):
+                data = data.set_column(k, name, _written_out(column))
+        return data
+    if not _is_odd(data.type):
+        return data
+    if not hasattr(data, "chunks"):
+        return _plain(data)
+    chunked_array = sys.modules["pyarrow"].chunked_array  # it is loaded where its data are
+    return chunked_array([_plain(chunk) for chunk in data.chunks or [data.combine_chunks()]])
 
 
 def _is_odd(arrow: Any) -> bool:

@@ -91,7 +91,8 @@ def test_an_address_without_locks_is_refused(option, path):
 
 
 @pytest.mark.parametrize(
-    "address", ["sqlite:///a\0b.db", "sqlite://host/a.db", "sqlite:///loop/a.db"]
+    "address",
+    ["sqlite:///a\0b.db", "sqlite://host/a.db", "sqlite:///loop/a.db", "sqlite:///a\udce4.db"],
 )
 def test_an_address_of_no_file_is_refused(address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

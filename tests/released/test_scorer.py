@@ -16,7 +16,7 @@ import numpy as np
 import odd_dates
 import pandas as pd
 import pytest
-from helpers import raw_scores
+from helpers import ROUNDED, raw_scores
 
 from dpgb_dask import io, values
 from dpgb_dask.contracts.features import Categorical, Datetime
@@ -76,9 +76,8 @@ def test_values_are_told_apart_as_in_the_library():
     for value, a, b in zip(given, values.cells(given), map(scorer.form_of, given), strict=True):
         if a is values.NO_FORM:
             assert b is scorer.NO_FORM, value
-        elif isinstance(a, float) and "+" in str(
-            value
-        ):  # blanks beside it: the last bit may differ
+        elif isinstance(a, float) and ("+" in str(value) or (not ROUNDED and len(str(value)) > 15)):
+            # a sign with blanks beside it, or older versions of pandas: the last bit may differ
             assert a == pytest.approx(b, rel=1e-15), value
         else:
             assert (type(a), a) == (type(b), b), value
@@ -231,7 +230,7 @@ def test_file_scores_text_as_the_library_does(model, binary_schema, rows, tmp_pa
         text=True,
         check=True,
     )
-    got = pd.read_csv(StringIO(ran.stdout))
+    got = pd.read_csv(StringIO(ran.stdout), converters={"proba_0": float, "proba_1": float})
     scores = raw_scores(model, binary_schema, io.read_csv(tmp_path / "rows.csv")).compute()
     want = LINKS[model.link](scores.to_numpy() / 65536)
     np.testing.assert_allclose(got[["proba_0", "proba_1"]].to_numpy(), want, rtol=1e-15)

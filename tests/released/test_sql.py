@@ -8,7 +8,7 @@ import numpy as np
 import odd_dates
 import pandas as pd
 import pytest
-from helpers import raw_scores
+from helpers import ROUNDED, raw_scores
 
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model
 from dpgb_dask.contracts.schema import Schema
@@ -123,6 +123,8 @@ def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
         "9007199254740991", "9007199254740993", "-9007199254740993", " 9007199254740993 ", "9007199254740993.5",
         "9223372036854775807", "9223372036854775808", "9" * 30, "12abc", "9007199254740993abc",
     ]  # fmt: skip
+    if not ROUNDED:
+        values.remove("9007199254740993.5")  # beside an edge of bins
     table = pd.DataFrame(
         {"x": pd.Series(values, dtype=object), "c": pd.Series(values, dtype=object)}
     )

@@ -3,9 +3,12 @@
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
+import threading
 from base64 import b64decode
+from contextlib import suppress
 from hashlib import pbkdf2_hmac, sha256
 from hmac import digest
 from pathlib import Path
@@ -164,6 +167,43 @@ def test_no_password_is_in_the_servers_log(server, setting):
     said = log.read_text(encoding="utf-8")
     assert "already exists" in said
     assert word not in said + done.stderr
+
+
+STARTING = b"SFATAL\0C57P03\0Mthe database system is starting up\0\0"  # of a recovery, too
+
+
+def answering(listener, answer):
+    """Give every caller this answer."""
+    with suppress(OSError):  # closed
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"E" + (len(answer) + 4).to_bytes(4) + answer)
+
+
+def test_probes_leave_a_server_alone_that_is_starting_and_end_one_that_hangs(objects, server):
+    container = pod_of(objects["StatefulSet/ledger"])["containers"][0]
+
+    def passes(port):
+        plain = {"PGSSLMODE": "disable", "PGGSSENCMODE": "disable"}  # no question before the first
+        environment = {"PATH": with_postgres()["PATH"], "PGPORT": str(port), **plain}
+        return {
+            kind: subprocess.run(
+                container[f"{kind}Probe"]["exec"]["command"], env=environment, check=False
+            ).returncode
+            == 0
+            for kind in ("readiness", "liveness")
+        }
+
+    assert passes(server.port) == {"readiness": True, "liveness": True}
+    with socket.socket() as other:
+        other.bind((server.host, 0))
+        port = other.getsockname()[1]
+        assert passes(port) == {"readiness": False, "liveness": False}
+        other.listen()
+        threading.Thread(target=answering, args=(other, STARTING), daemon=True).start()
+        assert passes(port) == {"readiness": False, "liveness": True}
 
 
 @pytest.mark.usefixtures("team")
