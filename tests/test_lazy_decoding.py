@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from itertools import product
 from unittest.mock import PropertyMock, patch
 
 import dask
@@ -13,6 +14,7 @@ import pytest
 import xarray as xr
 from dask.blockwise import Blockwise
 from dask.delayed import delayed
+from thinned import one_of_each
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema, lazy_decoding
@@ -79,8 +81,14 @@ def model_text(tmp_path, X):
     return clf, (tmp_path / "m.json").read_text()
 
 
-@pytest.mark.parametrize("kind", ["netcdf", "netcdf in chunks", "zarr", "zarr in chunks"])
-@pytest.mark.parametrize("odd", ["date", "text", "neither"])
+@pytest.mark.parametrize(
+    ("kind", "odd"),
+    one_of_each(
+        product(
+            ["netcdf", "netcdf in chunks", "zarr", "zarr in chunks"], ["date", "text", "neither"]
+        )
+    ),
+)
 def test_one_odd_value_changes_itself_alone(kind, odd, tmp_path):
     days, jobs = DAYS.copy(), JOBS.copy()
     when = np.datetime64("2020-01-01", "s") + DAYS.astype("m8[D]")

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from cli_parts import run
+from thinned import thinned
 
 from dpgb_dask import Schema
 from dpgb_dask.controller.ledger_files import is_of_ledger
@@ -93,7 +94,7 @@ def test_a_tilde_is_the_users_folder_at_the_command_line(classifier, tmp_path, m
     assert not os.listdir(".")
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", thinned([*WRITERS], every=3))
 def test_a_file_that_cannot_be_written_leaves_the_old_one(name, classifier, tmp_path):
     path = tmp_path / "file"
     path.write_text(OLD)

@@ -159,6 +159,7 @@ def labels_of(model):
     return [item.label for item in model.privacy_report_.receipts]
 
 
+@pytest.mark.slow
 def test_a_feature_far_from_zero_is_learnt():
     x, y = far_rows(6000)
     auc = []

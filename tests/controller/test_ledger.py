@@ -18,6 +18,7 @@ import psutil
 import pytest
 from controller_parts import ListJournal, query, raw, reserve
 from sklearn.base import clone
+from thinned import thinned
 
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.controller import ledger as ledger_module
@@ -915,12 +916,12 @@ def test_tables_that_lack_something_are_damage(ledger, url, statement, new):
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [
+    thinned([
         ("dpgb_entries", "body"), ("dpgb_entries", "fit_id"), ("dpgb_entries", "kind"), ("dpgb_entries", "hash"),
         ("dpgb_fits", "terms"), ("dpgb_fits", "price"), ("dpgb_fits", "state"), ("dpgb_accounts", "spent"),
         ("dpgb_accounts", "epsilon"), ("dpgb_accounts", "cap"), ("dpgb_head", "seq"), ("dpgb_head", "hash"),
         ("dpgb_meta", "version"), ("dpgb_meta", "ledger"),
-    ],
+    ], every=3),
 )  # fmt: skip
 def test_a_damaged_ledger_is_refused_clearly(ledger, path, table, column, tmp_path_factory):
     """No error is one of JSON's, or a KeyError; what the damage does not touch may go on."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers import naive_posterior
+from thinned import thinned
 
 from dpgb_dask.kernels.tridiagonal import _log_evidence, _reduce, _shrunk, _turn
 
@@ -63,7 +64,7 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=thinned([*CASES], every=3))
 def case(request):
     return CASES[request.param]
 

@@ -124,7 +124,9 @@ def test_a_pair_is_a_heat_map_whose_missing_values_lie_behind_a_gap():
     assert labels == ["0", "15", "30", "45", "60", "missing"]
 
 
-@pytest.mark.parametrize("n", [2, 6, 12, 24, 60])
+@pytest.mark.parametrize(
+    "n", [12, 60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6, 24))]
+)
 def test_labels_of_a_heat_map_do_not_meet(n):
     shown = [term(numeric("a", n), numeric("b", n)), term(numeric("c", n), nominal(n=n))]
     figure = plot_model(explanation(*shown))
@@ -335,7 +337,7 @@ def test_plot_takes_one_term_by_its_name(classifier):
 LARGE = 8.9e307  # bounds that are any further apart are refused
 
 
-@pytest.mark.parametrize("low", [-LARGE, 0.0])
+@pytest.mark.parametrize("low", [-LARGE, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_the_largest_bounds_give_axes_in_a_power_of_ten(low):
     """Matplotlib adds up what it draws, and overflows; warnings are errors here."""
     edges = np.linspace(low, LARGE, 7)
