@@ -240,7 +240,7 @@ def unread(result: FitResult, schema: Schema) -> tuple[str, ...]:
         for what, limit in (("missing", expected), ("other", SUSPECT_SHARE)):
             share, sd = found.get(what, (0.0, 0.0))
             if share - SURE_SD * sd > limit:
-                suspects.append(f"{name!r} ({what} {100 * share:.3g} %)")
+                suspects.append(f"{name!r} ({what} {100 * share:.3g} ± {100 * sd:.2g} %)")
     if not suspects:
         return ()
     return (

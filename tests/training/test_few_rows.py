@@ -303,7 +303,7 @@ def test_the_noise_of_a_share_is_stated():
     [
         (
             lambda t: t.assign(color=["#0000ff", "#ff0000"] * 2000),
-            r"'color' \(other 9|'color' \(other 1",
+            r"'color' \((other 9|other 1)\S* ± \S+ %\)",
         ),
         (lambda t: t.assign(x=["unknown"] * 4000), r"'x' \(missing 9|'x' \(missing 1"),
     ],
