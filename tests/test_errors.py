@@ -33,7 +33,7 @@ from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.testing import SeededNoise
 
-SECRET = "Jane Doe has 4711"
+SECRET = "Jane Doe has 4711081514"
 SCHEMA = Schema({"a": (0, 1), "c": ["u", "v"]}, classes=[0, 1], max_weight=2)
 UNITS = Schema({"a": (0, 1), "c": ["u", "v"]}, classes=[0, 1], unit_id="person")
 
@@ -44,14 +44,14 @@ class BombError(Exception):
 
 def explode(*_args, **_options):
     try:
-        raise MemoryError(f"Unable to allocate an array with shape (4711,): {SECRET}")
+        raise MemoryError(f"Unable to allocate an array with shape (4711081514,): {SECRET}")
     except MemoryError as error:
         error.add_note(SECRET)
         raise BombError(SECRET) from error
 
 
 def short_of_memory(*_args, **_options):
-    raise MemoryError("Unable to allocate an array with shape (4711,)")
+    raise MemoryError("Unable to allocate an array with shape (4711081514,)")
 
 
 def rows(n=600):
@@ -162,7 +162,7 @@ def check_says_nothing(error):
     said += traceback.format_exception(error)
     for text in said:
         assert "Jane" not in text
-        assert "4711" not in text
+        assert "4711081514" not in text
     assert not any(c.isdigit() for c in str(error))
 
 
@@ -186,7 +186,7 @@ def test_what_fails_on_rows_says_no_word(work, place, bomb, tmp_path, caplog):
     check_says_nothing(info.value)
     assert ("BombError" if bomb is explode else "MemoryError") in str(info.value)
     assert "Jane" not in caplog.text
-    assert "4711" not in caplog.text
+    assert "4711081514" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["frame", "array", "target", "OSError"])
