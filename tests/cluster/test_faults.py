@@ -412,7 +412,7 @@ def test_memory_that_is_short_while_rows_are_encoded_tells_no_count(backend, cap
     monkeypatch.setattr(worker_tasks, "encode_piece", short)
     with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster):
         rounds = rounds_of("binary", backend=backend)
-        with pytest.raises(ChunkError, match=r"^A chunk .*: MemoryError\.$") as caught:
+        with pytest.raises(ChunkError, match=r"^A chunk .*: MemoryError\. ") as caught:
             ask_all(rounds, "binary")
         rounds.close()
     assert caught.value.__context__ is None
