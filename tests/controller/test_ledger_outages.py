@@ -418,6 +418,7 @@ pidfile = {folder}/pid
         ledger.verify()
     finally:
         os.kill(int((folder / "pid").read_text()), 15)
+        assert comes_true(lambda: not (folder / "pid").exists())  # it removes it as it ends
     record_property(
         "saw", "pgbouncer by transactions, 2 connections: 7 of 7 fits granted, bits equal"
     )
