@@ -168,7 +168,8 @@ def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
         return ()
     return (
         f"LARGE DELTA: delta={exact(delta)} is the chance that the promise fails outright. A method that publishes each"
-        f" row with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the rows.",
+        f" row with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the"
+        " rows.",
     )
 
 
