@@ -21,8 +21,11 @@ from dpgb_dask.errors import StructureError, level_outside
 
 # errors of a process that renames where another one does
 MET = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY})
-# errors of disks on which a file has one name, such as those of some memory cards and network shares
-NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# errors of disks on which a file has one name, such as those of some memory cards and network shares; or has others in
+# its own folder alone, as on AFS
+NO_LINKS = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+)
 
 fcntl: Any = None
 with suppress(ImportError):  # POSIX alone has it

@@ -21,6 +21,7 @@ from dpgb_dask.display import (
     value_of,
     value_within,
 )
+from dpgb_dask.errors import LedgerError
 from dpgb_dask.released.edit import Editor
 from dpgb_dask.released.explain import LocalExplanation, explain_global
 from dpgb_dask.training.cost import PrivacyCost
@@ -70,6 +71,18 @@ class Mute:
 def test_what_is_stated_exactly_reads_back_as_the_same(value, text):
     assert exact(value) == text
     assert float(text) == value
+
+
+def test_what_a_person_asked_for_is_stated_in_all_its_digits(tmp_path):
+    epsilon, delta = 1.00000075, 1.00000025e-06
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=epsilon, delta=delta)
+    with pytest.raises(LedgerError) as error:
+        ledger.open_account("people", epsilon=1.0, delta=delta)
+    cost = PrivacyCost(epsilon, delta, 0.2, 1.1)
+    for text in (str(error.value), repr(ledger.accounts()), str(cost), cost._repr_html_()):
+        assert str(epsilon) in text
+        assert str(delta) in text
 
 
 def test_numbers_are_told_apart_in_as_few_digits_as_do():

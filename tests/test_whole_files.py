@@ -1,5 +1,6 @@
 """Files for people: a new one takes the place of the old once it is whole, so no end of a process leaves a half."""
 
+import errno
 import os
 import resource
 import signal
@@ -289,7 +290,7 @@ def test_a_file_that_another_puts_in_place_at_the_last_moment_stays(tmp_path, mo
     assert list(tmp_path.iterdir()) == [place]
 
 
-@pytest.mark.parametrize("code", sorted(NO_LINKS))
+@pytest.mark.parametrize("code", sorted(NO_LINKS | {errno.EXDEV}))
 def test_a_file_is_put_in_place_where_a_disk_has_no_links(code, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=OSError(code, "no links here")))
     place = tmp_path / "predictions.csv"

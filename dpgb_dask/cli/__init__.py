@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import dpgb_dask
 from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser
@@ -153,6 +153,17 @@ def _run(options: argparse.Namespace) -> int:
         return _fail(error, ERROR, text)
 
 
+class _Commands(Parser):
+    """The parser of all commands, of which only the one that is run has its options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with a message, for which the options of all commands are read first."""
+        commands = Parser().add_subparsers()
+        for command in COMMANDS.values():
+            add_to(commands, command)
+        super().error(message)
+
+
 class _Version(argparse.Action):
     """Prints the version; it is looked up only when it is asked for."""
 
@@ -163,7 +174,7 @@ class _Version(argparse.Action):
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser that knows all options of the command in the arguments, and of the other commands the names."""
-    parser = Parser(
+    parser = _Commands(
         "dpgb-dask",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -172,7 +183,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show program's version number and exit"
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         if name == chosen:

@@ -7,7 +7,7 @@ from typing import Any
 from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
-from dpgb_dask.display import floored, seen
+from dpgb_dask.display import exact, floored, seen
 from dpgb_dask.errors import LedgerError
 
 
@@ -28,7 +28,7 @@ def run_open(options: argparse.Namespace) -> None:
         unit_id=options.unit,
     )
     cap = (
-        f"epsilon={options.epsilon:g}, delta={options.delta:g}, analysis {options.analysis}, for"
+        f"epsilon={exact(options.epsilon)}, delta={exact(options.delta)}, analysis {options.analysis}, for"
         f" {_relation(options.unit)}"
     )
     if options.account not in known:
@@ -61,7 +61,7 @@ def run_show(options: argparse.Namespace) -> None:
         print("no accounts yet; open one with: dpgb-dask ledger open")
     for account in accounts:
         cap = (
-            f"cap epsilon={account.epsilon:g}, delta={account.delta:g}, analysis {account.analysis}, for"
+            f"cap epsilon={exact(account.epsilon)}, delta={exact(account.delta)}, analysis {account.analysis}, for"
             f" {_relation(account.unit_id)}"
         )
         print(f"{seen(account.name)}: {cap}; {_left(ledger, account)}")

@@ -63,7 +63,9 @@ class Parser(argparse.ArgumentParser):
         elif found := re.search(r"unrecognized arguments: .*?(--[\w-]+)", message):
             word = found[1]
             if word in known:
-                super().error(f"{message}: {word} is an option of other commands.")
+                super().error(
+                    f"{message}: {word} is an option of other commands, or stands behind its command."
+                )
         super().error(f"{message}{did_you_mean(word, known)}")
 
 

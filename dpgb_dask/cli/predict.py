@@ -25,6 +25,7 @@ from dpgb_dask.values import as_text
 from dpgb_dask.whole_files import parts_beside, put_back, remove_left, replaced_by, replacing
 
 TEXT = "string[pyarrow]"
+FLOATS = {"halffloat[pyarrow]": "f2", "float[pyarrow]": "f4", "double[pyarrow]": "f8"}
 BYTES = ("binary", "large_binary", "fixed_size_binary")  # of Arrow
 OUTPUTS = {".csv": ",", ".tsv": "\t"}  # suffixes of text files of predictions
 
@@ -120,7 +121,9 @@ def _kept(
             column = in_partitions(column, name)
         else:
             raise StructureError(f"--keep {name!r} is no column of the data. Name one that is.")
-        meta = change(column._meta)  # noqa: SLF001 - dask has no public name for it
+        bare = _without_list(column._meta)  # noqa: SLF001 - dask has no public name for it
+        # by which Dask knows the type in the file
+        meta = bare if _is_decimal(bare) else change(bare)
         written = column.map_partitions(change, meta=meta, enforce_metadata=False)
         parts.append(written.to_frame(name))
     return parts
@@ -130,19 +133,23 @@ def _for_text(column: pd.Series) -> pd.Series:
     """Return a column as a file of text shows it: of bytes their text, and dates of any year."""
     column = _without_list(column)
     told = str(column.dtype)
-    if told.startswith(
-        ("date32", "date64")
-    ):  # pandas makes Python's of them, of which the year 9999 is the last
+    # pandas makes Python's of them, of which the year 9999 is the last
+    if told.startswith(("date32", "date64")):
         days = pd.arrays.ArrowExtensionArray(column.array.__arrow_array__().cast("string"))
         return pd.Series(days, index=column.index, name=column.name)
-    if told == "float[pyarrow]":  # pandas writes it with the digits of a float64
-        return column.astype("Float32")
+    if told in FLOATS:  # which pandas writes with the digits of a float64, and NaN as text
+        return column.astype(FLOATS[told])
     return _as_text(column) if is_object_dtype(column) or told.startswith(BYTES) else column
 
 
 def _for_parquet(column: pd.Series) -> pd.Series:
     """Return a column of a type that pandas knows again in Parquet; of lists, structs and others the text."""
     column = _without_list(column)
+    # their type pandas notes by a name that it cannot read, but not that of objects
+    if _is_decimal(column):
+        return column.astype(object).where(column.notna(), None)
+    if str(column.dtype).startswith("fixed_size_binary"):
+        return column.astype("binary[pyarrow]")
     try:
         plain = column.dtype.kind != "c" and not is_object_dtype(pandas_dtype(str(column.dtype)))
     except (TypeError, NotImplementedError):
@@ -157,10 +164,22 @@ def _without_list(column: pd.Series) -> pd.Series:
     return column.astype(pd.ArrowDtype(arrow.value_type)) if listed else column
 
 
+def _is_decimal(column: pd.Series) -> bool:
+    return str(column.dtype).startswith("decimal")
+
+
 def _as_text(column: pd.Series) -> pd.Series:
-    given = [as_text(v) if isinstance(v, bytes) else v for v in objects(column)]
+    given = [_text_of(v) if isinstance(v, bytes) else v for v in objects(column)]
     bare = pd.Series(given, index=column.index, dtype=object, name=column.name)
     return to_text(bare).astype(TEXT)
+
+
+def _text_of(value: bytes) -> str | None:
+    """Return the text of bytes; if they are none, such as a hash, how Python writes them, which tells them apart."""
+    try:
+        return as_text(value.decode())
+    except UnicodeDecodeError:
+        return str(value)
 
 
 def _as_frame(values: Any, columns: list[str]) -> dd.DataFrame:

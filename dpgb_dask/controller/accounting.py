@@ -35,6 +35,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.display import exact
 from dpgb_dask.errors import PlanError
 
 SLACK = Fraction(1, 1000)  # share of δ reserved for the distance of discrete to rounded Gaussian
@@ -138,7 +139,11 @@ def total_price(epsilon: float, delta: float, *, pure: bool = False) -> int:
         )
     amount = epsilon if pure else mu_of(epsilon, delta * float(1 - SLACK))
     if amount < 1e-6:
-        what = f"epsilon={epsilon:g}" if pure else f"epsilon={epsilon:g} with delta={delta:g}"
+        what = (
+            f"epsilon={exact(epsilon)}"
+            if pure
+            else f"epsilon={exact(epsilon)} with delta={exact(delta)}"
+        )
         name = "epsilon" if pure else "mu"
         raise PlanError(
             f"{what} leaves nothing to release ({name}={amount:.1g}, at least 1e-06). "
@@ -253,6 +258,6 @@ def min_sigma_bits_for(epsilon: float, delta: float) -> int:
         math.log(allowed / distance(MAX_SIGMA_BITS)) if allowed > distance(MAX_SIGMA_BITS) else 0.0
     )
     raise PlanError(
-        f"epsilon={epsilon:g} is too large for delta={delta:g}: the noise could not be drawn finely enough "
+        f"epsilon={exact(epsilon)} is too large for delta={exact(delta)}: the noise could not be drawn finely enough "
         f"to prove it. Choose at most epsilon={math.floor(most)}, or train without privacy."
     )

@@ -82,7 +82,7 @@ from dpgb_dask.controller.ledger_files import (
 from dpgb_dask.controller.ledger_server import ServerBook, grant, revoke
 from dpgb_dask.controller.ledger_tables import PUT_BACK, digest, prepare, refusing_damage
 from dpgb_dask.controller.noise import erase_key, write_key
-from dpgb_dask.display import Listing, html_table
+from dpgb_dask.display import Listing, exact, html_table
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
@@ -290,10 +290,10 @@ class Ledger:
             ):
                 raise LedgerError(
                     f"Account {name!r} exists with another cap.\n"
-                    f"  in the ledger  epsilon={known.epsilon:g}  delta={known.delta:g}  analysis={known.analysis}"
-                    f"  unit_id={known.unit_id!r}\n"
-                    f"  asked for      epsilon={float(epsilon):g}  delta={float(delta):g}  analysis={analysis}"
-                    f"  unit_id={unit_id!r}\n"
+                    f"  in the ledger  epsilon={exact(known.epsilon)}  delta={exact(known.delta)}"
+                    f"  analysis={known.analysis}  unit_id={known.unit_id!r}\n"
+                    f"  asked for      epsilon={exact(float(epsilon))}  delta={exact(float(delta))}"
+                    f"  analysis={analysis}  unit_id={unit_id!r}\n"
                     "A cap never changes. Open an account under another name."
                 )
 

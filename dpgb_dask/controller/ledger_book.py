@@ -31,7 +31,7 @@ from dpgb_dask.controller.ledger_tables import (
     digest,
     refusing_damage,
 )
-from dpgb_dask.display import Listing, brief, floored, html_table, one_line
+from dpgb_dask.display import Listing, brief, exact, floored, html_table, one_line
 from dpgb_dask.errors import BudgetExceededError, LedgerError, ResumeError
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.scalars import plain_text
@@ -103,8 +103,8 @@ class Account:
         share = 100 * self.left / self.cap if self.cap else 0.0
         return {
             "account": self.name,
-            "epsilon": f"{self.epsilon:g}",
-            "delta": f"{self.delta:g}",
+            "epsilon": exact(self.epsilon),
+            "delta": exact(self.delta),
             "analysis": self.analysis,
             "for": "one row" if self.unit_id is None else f"all rows of one {self.unit_id!r}",
             "left": f"{share:.2f} %",
@@ -315,8 +315,8 @@ class Record:
             # old ledgers record neither this nor the recipe
             "who": one_line(self.terms.who or "?") + (f" as {self.role}" if self.role else ""),
             "recipe": one_line(self.terms.facts.get("recipe", "?")),
-            "epsilon": f"{self.terms.epsilon:g}",
-            "delta": "–" if self.terms.pure else f"{self.terms.delta:g}",
+            "epsilon": exact(self.terms.epsilon),
+            "delta": "–" if self.terms.pure else exact(self.terms.delta),
             "state": self.state if self.state in ENDED else "UNFINISHED",
             "model": one_line(self.model[:12]) or "–",
         }
@@ -1066,16 +1066,16 @@ def _shortfall(account: Account, terms: Terms, charge: int) -> str:
     fits = epsilon_left(account, terms.delta, pure=terms.pure, terms=terms)
     one = PRICE_ONE
     would = (
-        f"epsilon={floored(fits, 6)} at delta={terms.delta:g}"
+        f"epsilon={floored(fits, 6)} at delta={exact(terms.delta)}"
         if fits >= 1e-6
         else "nothing: the account is spent"
     )
     way_out = " Fits of pure differential privacy cost least in an account with analysis='pure'."
     return (
         f"Account {account.name!r} has too little left; nothing was charged.\n"
-        f"  requested   {charge / one:.9f}  (epsilon={terms.epsilon:g}, delta={terms.delta:g})\n"
+        f"  requested   {charge / one:.9f}  (epsilon={exact(terms.epsilon)}, delta={exact(terms.delta)})\n"
         f"  remaining   {account.left / one:.9f}  of {account.cap / one:.9f} "
-        f"(epsilon={account.epsilon:g}, delta={account.delta:g})\n"
+        f"(epsilon={exact(account.epsilon)}, delta={exact(account.delta)})\n"
         f"  difference  {(charge - account.left) / one:.9f}\n"
         f"  would fit   {would}\n"
         f"Amounts are {ACCOUNT_UNITS[account.analysis]}, which adds up over fits."

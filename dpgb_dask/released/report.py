@@ -8,7 +8,7 @@ from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.display import brief
+from dpgb_dask.display import brief, exact
 from dpgb_dask.errors import PlanError, StructureError, short
 from dpgb_dask.released.sections import WIDTH, as_html, as_page, as_text
 from dpgb_dask.released.statement import MAPPINGS, MARK, promise, sections
@@ -226,7 +226,8 @@ class PrivacyReport:
     def __repr__(self) -> str:
         mark = "" if self.private else f", {MARK}"
         mark += ", unverified" if self.unverified else ""
-        return f"PrivacyReport(epsilon={self.epsilon:g}, delta={self.delta:g}, recipe={brief(self.recipe)!r}{mark})"
+        promise = f"epsilon={exact(self.epsilon)}, delta={exact(self.delta)}"
+        return f"PrivacyReport({promise}, recipe={brief(self.recipe)!r}{mark})"
 
     def _repr_html_(self) -> str:
         return as_html(sections(self))

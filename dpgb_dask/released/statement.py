@@ -194,7 +194,7 @@ def _comparison(report: Any) -> str:
     found = ", ".join(
         f"{value:.3g} by {ACCOUNTANTS.get(name, name)}" for name, value in least_first
     )
-    delta = f"delta={report.compared_delta:g}{' (a public constant)' if report.pure else ''}"
+    delta = f"delta={exact(report.compared_delta)}{' (a public constant)' if report.pure else ''}"
     return (
         f"at {delta}, were these releases a schedule fixed in advance: epsilon={found};"
         " not the guarantee, which lets queries follow from answers"

@@ -11,7 +11,7 @@ from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.choices import Choice
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.display import brief, html_table
+from dpgb_dask.display import brief, exact, html_table
 from dpgb_dask.released.report import PrivacyReport
 
 
@@ -101,7 +101,7 @@ class PrivacyCost:
         return cls(budget.epsilon, budget.delta, mu, zcdp, account, share, pure)
 
     def __str__(self) -> str:
-        text = f"epsilon={self.epsilon:g}, delta={self.delta:g} (μ={self.mu:.6g}; "
+        text = f"epsilon={exact(self.epsilon)}, delta={exact(self.delta)} (μ={self.mu:.6g}; "
         text += "pure)" if self.pure else f"by zCDP epsilon={self.epsilon_zcdp:.4g})"
         if self.share is None:
             return text
@@ -109,8 +109,8 @@ class PrivacyCost:
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [
-            ("epsilon", f"{self.epsilon:g}"),
-            ("delta", f"{self.delta:g}"),
+            ("epsilon", exact(self.epsilon)),
+            ("delta", exact(self.delta)),
             ("μ", f"{self.mu:.6g}"),
             ("epsilon by zCDP", f"{self.epsilon_zcdp:.4g}"),
         ]

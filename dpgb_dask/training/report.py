@@ -167,8 +167,9 @@ def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
     if plan.pure or delta < LARGE_DELTA:
         return ()
     return (
-        f"LARGE DELTA: delta={delta:g} is the chance that the promise fails outright. A method that publishes each row"
-        f" with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the rows.",
+        f"LARGE DELTA: delta={exact(delta)} is the chance that the promise fails outright. A method that publishes each"
+        f" row with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the"
+        " rows.",
     )
 
 
@@ -188,7 +189,7 @@ def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str,
     unit = shape.schema.unit_id
     what = "rows" if unit is None else f"units {unit!r}"
     return (
-        f"LARGE DELTA: delta={delta:g} is not below one over the number of {what}: by a released number, there are"
+        f"LARGE DELTA: delta={exact(delta)} is not below one over the number of {what}: by a released number, there are"
         f" {least:.3g} or more. A method that publishes one of them, drawn at random, would keep the promise too."
         f" {SMALLER_DELTA}.",
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller import accounting
+from dpgb_dask.display import exact
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.training.cost import account_charge
 
@@ -51,7 +52,7 @@ def together(delta: float) -> str:
         delta = 0.0
     return (
         f"{len(fits)} fits of this process charged no ledger: on the same rows they add up to"
-        f" epsilon={epsilon:.4g} at delta={delta:g}"
+        f" epsilon={epsilon:.4g} at delta={exact(delta)}"
     )
 
 

@@ -22,6 +22,7 @@ from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__, names, recipes
 from dpgb_dask.cli import COMMANDS, add_to
+from dpgb_dask.cli.options import Parser
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
@@ -36,20 +37,23 @@ def test_output_is_written_in_an_encoding_that_lacks_a_letter(place, encoding, m
     assert "model written to" in text
 
 
-def test_misspelt_words_are_recognised(place, capsys):
+def test_misspelt_words_are_recognised(place, capsys, monkeypatch):
+    elsewhere = "is an option of other commands, or stands behind its command."
     for arguments, words in (
         (("ftt", "x"), "Did you mean 'fit'?"),
         (
             ("predict", "m.json", "d.csv", "--out", "o.csv", "--keeep", "id"),
             "Did you mean '--keep'?",
         ),
-        (("check", "d.csv", "--keep", "id"), "--keep is an option of other commands."),
+        (("check", "d.csv", "--keep", "id"), f"--keep {elsewhere}"),
+        (("--schema=s.json", "check", "d.csv"), f"--schema {elsewhere}"),
         (("ledger", "shw", "x"), "Did you mean 'show'?"),
         (
             ("ledger", "open", "u", "a", "--epsilon", 1, "--delta", 1, "--analysis", "zcpd"),
             "'zcdp'?",
         ),
     ):
+        monkeypatch.setattr(Parser, "flags", set())  # as in a process of its own
         with pytest.raises(SystemExit):
             run(*arguments)
         assert words in capsys.readouterr().err

@@ -33,6 +33,15 @@ def test_the_text_of_a_declared_number_is_listed(number):
     assert listed("a", feature, "ONNX").texts[str(number)] == 1
 
 
+def test_none_among_the_categories_of_an_older_file_stays_a_missing_value():
+    feature = {"a": {"type": "categorical", "categories": ["x", None]}}
+    target = {"name": "y", "type": "binary", "classes": [0, 1]}
+    schema = Schema.of_file({"version": 1, "features": feature, "target": target})
+    found = listed("a", schema.features["a"], "ONNX")
+    assert found.texts == {"x": 0}
+    assert "None" in found.missing
+
+
 def answer(content, path, rows, columns=None, **options):
     """Write a query, run it in SQLite over rows with a key, and return its result."""
     to_sql(content, path, keep=["key"], has_exp=True, **options)

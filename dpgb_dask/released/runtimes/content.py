@@ -130,7 +130,7 @@ def listed(name: str, feature: Any, runtime: str) -> Listed:
         if isinstance(form, float):
             numbers[form] = cell
             texts |= dict.fromkeys(_spelled(form), cell)
-        if form is not None or text != "nan":
+        if form is not None or text not in (None, "nan"):  # None is there in files of version 0.2
             # as declared: of a number of 2⁵³ and above, these digits are not how it is spelled most often
             texts[str(python_scalar(value)) if text is None else text] = cell
     return Listed(texts, numbers, MISSING_WORDS - texts.keys(), n, n + 1)
