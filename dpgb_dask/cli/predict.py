@@ -11,7 +11,7 @@ import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
 import xarray as xr
-from pandas.api.types import is_object_dtype, pandas_dtype
+from pandas.api.types import pandas_dtype
 
 from dpgb_dask.cli.options import joined
 from dpgb_dask.cli.places import check_out, check_spared
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     out = parts[0] if len(parts) == 1 else dd.concat(parts, axis=1, ignore_unknown_divisions=True)
     with joined(options.scheduler), replacing(place, overwrite=options.overwrite) as part:
         if delimiter is None:
-            texts = {name: TEXT for name, dtype in out.dtypes.items() if is_object_dtype(dtype)}
+            texts = {name: TEXT for name, dtype in out.dtypes.items() if dtype == "object"}
             # the type of an object column in a file is otherwise unknown
             out.astype(texts).to_parquet(str(part), write_index=False)
         else:
@@ -139,7 +139,7 @@ def _for_text(column: pd.Series) -> pd.Series:
         return pd.Series(days, index=column.index, name=column.name)
     if told in FLOATS:  # which pandas writes with the digits of a float64, and NaN as text
         return column.astype(FLOATS[told])
-    return _as_text(column) if is_object_dtype(column) or told.startswith(BYTES) else column
+    return _as_text(column) if column.dtype == "object" or told.startswith(BYTES) else column
 
 
 def _for_parquet(column: pd.Series) -> pd.Series:
@@ -151,8 +151,8 @@ def _for_parquet(column: pd.Series) -> pd.Series:
     if str(column.dtype).startswith("fixed_size_binary"):
         return column.astype("binary[pyarrow]")
     try:
-        plain = column.dtype.kind != "c" and not is_object_dtype(pandas_dtype(str(column.dtype)))
-    except (TypeError, NotImplementedError):
+        plain = column.dtype.kind != "c" and pandas_dtype(str(column.dtype)) != "object"
+    except (TypeError, ValueError, NotImplementedError):  # by pandas' version
         plain = False
     return column if plain else _as_text(column)
 

@@ -362,7 +362,7 @@ def noted_strangely(stored: pa.Schema) -> set[str]:
     for told in (stored.pandas_metadata or {}).get("columns", ()):
         try:
             pd.api.types.pandas_dtype(str(told.get("numpy_type")))
-        except (TypeError, NotImplementedError):
+        except (TypeError, ValueError, NotImplementedError):  # by pandas' version
             strange.add(str(told.get("field_name", told.get("name"))))
     return strange
 
