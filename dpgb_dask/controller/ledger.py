@@ -98,6 +98,9 @@ REFUSED, NO_RIGHT = (
     "DPGB0",
     "42501",
 )  # of errors by PostgreSQL; the first is that of ledger_server.sql
+FOLD_SECONDS = (
+    1  # for readers, some of which stay for hours, to let the write-ahead file be folded in
+)
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
 # for each ledger, by address and id: accounts and fits by the entries that this process has verified
@@ -1131,12 +1134,15 @@ class Ledger:
             return
         # if this fails, the entries are durable where they are, and the next transaction folds them in
         with contextlib.suppress(sqlite3.Error):
-            for way in ("PASSIVE", "FULL"):  # the second one waits for readers
-                busy, log, done = (
-                    self._connections[-1].execute(f"PRAGMA wal_checkpoint({way})").fetchone()
-                )
-                if not busy and log == done:
-                    return
+            run = self._connections[-1].execute
+            busy, log, done = run("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if not busy and log == done:
+                return
+            try:
+                run(f"PRAGMA busy_timeout={1000 * FOLD_SECONDS}")
+                run("PRAGMA wal_checkpoint(FULL)").fetchone()
+            finally:
+                run(f"PRAGMA busy_timeout={1000 * WAIT_SECONDS:.0f}")
 
     def _heads(self, *, readable_only: bool = False) -> list[Head]:
         """Return the newest heads that are known outside the database: to this process, and in files.

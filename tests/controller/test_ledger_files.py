@@ -190,6 +190,26 @@ def test_a_copy_of_the_database_alone_has_every_charge(ledger, path, elsewhere):
     assert not copy.restore()
 
 
+def test_a_reader_that_stays_is_not_waited_for_as_a_writer_is(ledger, path, monkeypatch):
+    """As a program that shows the database may be open for hours; what it saw is folded in by a later charge."""
+    monkeypatch.setattr(ledger_module, "FOLD_SECONDS", 0)
+    reserve(ledger)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM dpgb_entries").fetchone()
+    said = []
+    ledger._connections[-1].set_trace_callback(said.append)
+    reserve(ledger)
+    folding = said[said.index("PRAGMA wal_checkpoint(PASSIVE)") :]
+    assert folding[1:] == [
+        "PRAGMA busy_timeout=0",
+        "PRAGMA wal_checkpoint(FULL)",
+        "PRAGMA busy_timeout=60000",
+    ]
+    reader.close()
+    assert ledger.account("a").spent == 2 * FIT
+
+
 def test_a_restored_copy_gives_nothing_back_and_resumes_nothing(ledger, url, path, elsewhere):
     """Rounds that were opened after the copy was made are not in it."""
     fit = reserve(ledger)
