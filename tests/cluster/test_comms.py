@@ -316,8 +316,7 @@ def test_no_log_holds_sums(caplog, expected):
     assert comms.OP in held  # the messages of rounds are logged
     for part in (expected.tobytes(), *(value.tobytes() for value in expected if value > 255)):
         assert repr(part)[2:-1] not in held
-    told = set(
-        re.findall(r"(?<![\d.])\d+(?![\d.])", held)
-    )  # no times, some of whose digits may be a sum's
+    # no times, some of whose digits may be a sum's
+    told = set(re.findall(r"(?<![\d.])\d+(?![\d.])", held))
     assert told.isdisjoint(str(value) for value in expected if value > 10**6)
     rounds.close()

@@ -32,6 +32,7 @@ from dpgb_dask.errors import ChunkError, PlanError, StructureError
 from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.rows import failed_to_load
 from dpgb_dask.private.rounds import check_backend, open_rounds
 from dpgb_dask.private.rounds.local import LocalRounds, default_threads
 
@@ -353,8 +354,9 @@ def poisoned_source():
 
 def test_a_chunk_that_fails_to_load_is_named_without_its_values():
     rounds = open_rounds(poisoned_source(), shape_of("binary"), Execution(backend="local"), KEY)
-    with pytest.raises(ChunkError, match=r"^A chunk .*PoisonError\. ") as caught:
+    with pytest.raises(ChunkError) as caught:
         rounds.fingerprint()
+    assert str(caught.value) == str(failed_to_load("PoisonError"))
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
     rounds.close()
