@@ -205,9 +205,8 @@ def _date_text(value: Any) -> str:
 
 
 def _numpy_date(value: Any) -> Cell:
-    unit, count = np.datetime_data(
-        value.dtype
-    )  # of some units at once, older versions of pandas make a time
+    # of some units at once, older versions of pandas make a time
+    unit, count = np.datetime_data(value.dtype)
     return _date_text(value) if unit in UNITS_OF_TIME and count == 1 else NO_FORM
 
 

@@ -139,11 +139,7 @@ def total_price(epsilon: float, delta: float, *, pure: bool = False) -> int:
         )
     amount = epsilon if pure else mu_of(epsilon, delta * float(1 - SLACK))
     if amount < 1e-6:
-        what = (
-            f"epsilon={exact(epsilon)}"
-            if pure
-            else f"epsilon={exact(epsilon)} with delta={exact(delta)}"
-        )
+        what = f"epsilon={exact(epsilon)}" + ("" if pure else f" with delta={exact(delta)}")
         name = "epsilon" if pure else "mu"
         raise PlanError(
             f"{what} leaves nothing to release ({name}={amount:.1g}, at least 1e-06). "

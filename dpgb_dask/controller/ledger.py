@@ -98,9 +98,8 @@ REFUSED, NO_RIGHT = (
     "DPGB0",
     "42501",
 )  # of errors by PostgreSQL; the first is that of ledger_server.sql
-FOLD_SECONDS = (
-    1  # for readers, some of which stay for hours, to let the write-ahead file be folded in
-)
+# for readers, some of which stay for hours, to let the write-ahead file be folded in
+FOLD_SECONDS = 1
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()
 _of_parents: list[Any] = []  # connections that a child process must not close
 # for each ledger, by address and id: accounts and fits by the entries that this process has verified

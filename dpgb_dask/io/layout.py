@@ -238,7 +238,8 @@ def _in_order(facts: Mapping[str, Any]) -> Schema:
     schema = Schema.of_file(
         facts["schema"] | {"features": {name: features[name] for name in names}}
     )
-    if facts.get("groups", _groups(schema)) != _groups(schema):  # which older data sets do not list
+    groups = _groups(schema)
+    if facts.get("groups", groups) != groups:  # which older data sets do not list
         raise ValueError("groups")
     return schema
 

@@ -210,13 +210,7 @@ class Place:
                     f"path={self.path!r}: the folder around it does not exist. Make it first."
                 )
             with replacing(self.folder, overwrite=overwrite) as part:
-                try:
-                    part.mkdir(mode=0o700)
-                except OSError as error:
-                    raise StructureError(
-                        f"path={self.path!r} cannot be written ({error.strerror}). Choose a folder that this process"
-                        " may write, and that has room."
-                    ) from None
+                part.mkdir(mode=0o700)
                 yield Place(str(part), self._options)
             return
         written = self._beside(part_name(self._name()))

@@ -320,8 +320,9 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
     strangely: set[str] = set()
     for file, own in each:
         # else by what pandas noted in another file, which Dask has read
-        if not file.types and (strange := noted_strangely(own)):
-            strangely |= strange if any(making.fails(own, c) for making, c in file.made) else set()
+        strange = set() if file.types else noted_strangely(own)
+        if strange and any(making.fails(own, columns) for making, columns in file.made):
+            strangely |= strange
         for making, columns in file.made:
             for name in columns.intersection(own.names):
                 kind = own.field(name).type
