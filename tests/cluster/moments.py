@@ -4,6 +4,7 @@
 them.
 """
 
+import asyncio
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 from distributed import SchedulerPlugin
+from waiting import LONGEST
 
 HASH = re.compile(
     r".*\d.*|[0-9a-f]{8,}"
@@ -24,7 +26,8 @@ class Moments(SchedulerPlugin):
     ----------
     cluster : LocalCluster
     fault : callable or None
-        Called in the scheduler's event loop with (cluster, address of a worker).
+        Called in the scheduler's event loop with (cluster, address of a worker). It may return a concurrent future,
+        which has to have a result when the fit ends: otherwise nothing was disturbed.
     at : tuple or None
         The moment, such as ("dpgb-shard", "waiting", "processing") or ("broadcast", "plugin-add").
     k : int
@@ -46,6 +49,7 @@ class Moments(SchedulerPlugin):
         self.seen, self.victim = {}, None
         self._cluster, self._fault, self._at, self._k = cluster, fault, at, k
         self._rng = np.random.default_rng(seed)
+        self._struck = None
 
     def __enter__(self):
         scheduler = self._cluster.scheduler
@@ -72,6 +76,8 @@ class Moments(SchedulerPlugin):
             patch.stop()
         self._at = None
         self._cluster.loop.add_callback(self._cluster.scheduler.remove_plugin, self.name)
+        if self._struck is not None:
+            self._struck.result(LONGEST)
 
     def transition(self, key, start, finish, *_args, **_options):
         """Note a transition of a task."""
@@ -91,7 +97,7 @@ class Moments(SchedulerPlugin):
             own = workers
         if own:
             self.victim = str(self._rng.choice(sorted(own)))
-            self._fault(self._cluster, self.victim)
+            self._struck = self._fault(self._cluster, self.victim)
 
 
 def kind_of(key):
@@ -109,12 +115,12 @@ def kind_of(key):
 
 def lose(cluster, address):
     """Treat a worker as dead, as when its connection breaks."""
-    _soon(cluster, "remove_worker", address=address, stimulus_id="fault", safe=False, close=True)
+    return _soon(cluster, "remove_worker", address=address, stimulus_id="fault")
 
 
 def retire(cluster, address):
     """Retire a worker: what it holds is moved to other workers first."""
-    _soon(cluster, "retire_workers", workers=[address])
+    return _soon(cluster, "retire_workers", workers=[address])
 
 
 def join(cluster, _address):
@@ -130,4 +136,5 @@ def kill(cluster, address):
 
 
 def _soon(cluster, method, **options):
-    cluster.loop.add_callback(getattr(cluster.scheduler, method), **options)
+    work = getattr(cluster.scheduler, method)(**options)
+    return asyncio.run_coroutine_threadsafe(work, cluster.loop.asyncio_loop)

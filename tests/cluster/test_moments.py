@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 
 import dask
 import dask.dataframe as dd
@@ -65,13 +64,14 @@ SCENARIOS = {
     "bins again": ("fdp-tr-newton-ih", "comms", {"lazy": True, "n_estimators": 3}),
     "codes on scratch": ("fdp-tr-newton", "auto", {"lazy": True, "cache": "disk"}),
 }
+FAULTS = {lose: 8, retire: 10, join: 10}  # each at one moment of so many
 MATRIX = [
-    pytest.param("over comms", lose, 8),
-    *(
-        pytest.param(scenario, fault, 8 if fault is lose else 10, marks=pytest.mark.slow)
-        for scenario in SCENARIOS
-        for fault in (lose, retire, join)
-    ),
+    pytest.param(
+        *(scenario, fault, every),
+        marks=() if (scenario, fault) == ("over comms", lose) else pytest.mark.slow,
+    )
+    for scenario in SCENARIOS
+    for fault, every in FAULTS.items()
 ]
 
 
@@ -143,7 +143,8 @@ def hit(folder, scenario, cluster_of, fault, moment, k, expected, seed=0):
 
     The order in which a scheduler sees tasks end decides how often some moments come, if at all (tasks that are
     forgotten while the client leaves): after the first fit the fault strikes at the first such moment. Each fit has to
-    leave what is ``expected``. A task that ends, or a broadcast, comes in every fit.
+    leave what is ``expected``. A broadcast, or a task that ends, comes in every fit, but for the tasks that tell the
+    scheduler of a long round: they come if the machine is slow.
     """
     for number, passed in enumerate((k, 0, 0)):
         place = folder / str(number)
@@ -152,8 +153,8 @@ def hit(folder, scenario, cluster_of, fault, moment, k, expected, seed=0):
         assert left(place) == expected, moment
         if moments.victim is not None:
             return True
-    assert moment[0] != "broadcast", moment
-    assert moment[1:] != ("processing", "memory"), moment
+    kind, *change = moment
+    assert kind == "dpgb-awake" or not (kind == "broadcast" or change == ["processing", "memory"])
     return False
 
 
@@ -252,8 +253,7 @@ def test_a_worker_is_lost_while_it_predicts(model, tmp_path, monkeypatch):
     with small_cluster() as cluster, Client(cluster):
 
         def leave():
-            lose(cluster, get_worker().address)
-            time.sleep(0.2)
+            assert lose(cluster, get_worker().address).result(LONGEST) == "OK"
 
         monkeypatch.setitem(HAPPEN, "once", leave)
         found = in_time(model.predict_proba(after(happen, tmp_path / "left")).compute)

@@ -366,11 +366,14 @@ class TaskRounds(SealedRounds):
     def _finish(
         self, made: Sequence[Future[Any]], groups: Sequence[list[Future[Any]]] = ()
     ) -> None:
-        """Wait for some tasks; if each is made from a group of parts, release the group as soon as its task ends."""
+        """Wait for some tasks; if each is made from a group of parts, release the group as soon as its task ends.
+
+        A result may be lost with its worker at once. Dask then makes it again, with what it is made from.
+        """
         group_of = {future.key: group for future, group in zip(made, groups, strict=False)}
         for future in self._waiting.completed(made):
             group = group_of.get(future.key, [])
-            if future.status != "finished":
+            if future.status in ("error", "cancelled"):
                 raise error_of([*group, future])
             group.clear()
 
