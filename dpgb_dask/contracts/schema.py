@@ -474,10 +474,14 @@ class Schema:
         return diagnose.check(self, X, y, sample_weight, columns)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and self.to_dict() == other.to_dict()
+        return isinstance(other, Schema) and self._text() == other._text()
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.to_dict(), sort_keys=True, default=str))
+        return hash(self._text())
+
+    def _text(self) -> str:
+        """Return all facts, with the order of the features, as an array is read by position."""
+        return json.dumps(self.to_dict(), default=str)
 
     def __repr__(self) -> str:
         mark = "" if self.private else ", private=False"

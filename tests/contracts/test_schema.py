@@ -5,7 +5,7 @@ import json
 import pytest
 from mutants import mutants
 
-from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError
 
@@ -143,6 +143,24 @@ def test_classes_in_a_set_are_refused_as_they_have_no_order(kind):
     with pytest.raises(SchemaError, match="classes is a set, and must be a list") as refused:
         Schema({"a": (0, 1)}, classes=kind(["Jane", "Jo"]))
     assert "Jane" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Schema({"b": Categorical((1, 0)), "a": (0, 1)}, classes=[0, 1]),
+        Schema({"a": (0, 1), "b": Categorical((True, False))}, classes=[0, 1]),
+        Schema({"a": (0, 1), "b": Categorical((1, 0))}, classes=[False, True]),
+        Schema({"a": (0, 2), "b": Categorical((1, 0))}, classes=[0, 1]),
+    ],
+)
+def test_schemas_are_equal_if_they_read_the_same_rows_alike(other):
+    schema = Schema({"a": (0, 1), "b": Categorical((1, 0))}, classes=[0, 1])
+    same = Schema({"a": (0.0, 1.0), "b": Categorical((1, 0))}, classes=(0, 1))
+    assert schema == same == Schema.from_dict(same.to_dict())
+    assert hash(schema) == hash(same)
+    assert schema != other
+    assert len({schema, same, other}) == 2
 
 
 def test_more_features_than_trees_can_name_are_refused():

@@ -423,7 +423,7 @@ def test_a_file_in_which_a_tool_sorted_the_columns_is_refused(file, tmp_path, wh
     with pytest.raises(StructureError, match=f"{ALTERED} schema, fit"):
         load(path)
     change(path, lambda data: data.update(version=3, digests=before), agree=False)
-    assert load(path).schema == schema
+    assert load(path).schema.to_dict() == schema.to_dict()  # in the file's order
 
 
 @pytest.mark.parametrize("version", [1, 2])
