@@ -10,9 +10,14 @@ from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.losses import GRAD_ONE, Gradient
 
 
+def step_of(query: Query, released: Answer) -> float:
+    """Return one step of an answer in natural units."""
+    return 2.0 ** -(query.step_bits + released.receipt.scale_bits)
+
+
 def natural(query: Query, released: Answer) -> tuple[NDArray[np.float64], float]:
     """Return (values, standard deviation of their noise) in natural units."""
-    step = 2.0 ** -(query.step_bits + released.receipt.scale_bits)
+    step = step_of(query, released)
     return np.asarray(released.value * step, np.float64), released.receipt.sigma_steps * step
 
 

@@ -351,24 +351,24 @@ class DiscreteGaussian:
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return the noisy scaled sums."""
         noisy = discrete_gaussian(len(sums), self.sigma_steps, stream)
-        noisy += scaled_up(sums, self.scale_bits, SATURATION)
+        add_scaled(sums, self.scale_bits, SATURATION, noisy)
         return noisy
 
 
 @kernel
-def _scale(sums: NDArray[np.int64], bits: int, limit: int, out: NDArray[np.int64]) -> None:
-    """Write sums, clipped to ±``limit``, times ``2**bits`` into ``out``."""
+def _add_scaled(sums: NDArray[np.int64], bits: int, limit: int, out: NDArray[np.int64]) -> None:
+    """Add sums, clipped to ±``limit``, times ``2**bits`` to ``out``."""
     for i in range(sums.size):
-        out[i] = min(max(sums[i], -limit), limit) << bits
+        out[i] += min(max(sums[i], -limit), limit) << bits
 
 
-def scaled_up(sums: NDArray[np.int64], scale_bits: int, saturation: int) -> NDArray[np.int64]:
-    """Return sums times ``2**scale_bits``, clipped to ±``saturation``."""
-    out = np.empty(len(sums), np.int64)
-    _scale(
+def add_scaled(
+    sums: NDArray[np.int64], scale_bits: int, saturation: int, noise: NDArray[np.int64]
+) -> None:
+    """Add sums times ``2**scale_bits``, clipped to ±``saturation``, to as many values of noise, in place."""
+    _add_scaled(
         readable("sums", np.ascontiguousarray(sums), np.int64, 1),
         scale_bits,
         saturation >> scale_bits,
-        out,
+        noise,
     )
-    return out

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.controller.gaussian import scaled_up
+from dpgb_dask.controller.gaussian import add_scaled
 from dpgb_dask.controller.words import EXHAUSTED, LOW32, U1, U2, U32, Words, collect
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels import kernel
@@ -229,7 +229,6 @@ class DiscreteLaplace:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return the noisy scaled sums, clipped to ±2**61."""
-        scaled = scaled_up(sums, self.scale_bits, LAPLACE_SATURATION)
-        # |sum| + FAR < 2**63
-        noisy = scaled + discrete_laplace(len(sums), self.t_steps, stream)
+        noisy = discrete_laplace(len(sums), self.t_steps, stream)
+        add_scaled(sums, self.scale_bits, LAPLACE_SATURATION, noisy)  # |sum| + FAR < 2**63
         return np.clip(noisy, -2 * LAPLACE_SATURATION, 2 * LAPLACE_SATURATION)

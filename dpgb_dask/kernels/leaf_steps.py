@@ -1,4 +1,4 @@
-"""What every round of small trees computes from released numbers: the steps of leaves, and the ends of tables.
+"""What every round of small trees computes from released numbers: the steps of leaves, and tables with them.
 
 NumPy's functions give the same bits; for a handful of numbers they take several times as long.
 """
@@ -10,87 +10,119 @@ from dpgb_dask.kernels import kernel, readable
 
 
 @kernel
-def _newton_steps(
-    grad: NDArray[np.float64],  # IN (n,)
-    hess: NDArray[np.float64],  # IN (n,)
+def _leaf_steps(
+    answer: NDArray[np.int64],  # IN (n, n_scores, 2)
+    rows: NDArray[np.float64],  # IN (n,) or empty
+    step: float,
+    hess_step: float,
     ridge: float,
     largest: float,
     rate: float,
-    out: NDArray[np.float64],  # OUT (n,)
+    score_steps: float,
+    out: NDArray[np.int32],  # OUT (n_scores, n)
 ) -> None:
-    for i in range(out.size):
-        step = 0.0
-        if hess[i] > 0.0:
-            step = -grad[i] / (hess[i] + ridge)
-        out[i] = rate * min(max(step, -largest), largest)
+    for i in range(answer.shape[0]):
+        for k in range(answer.shape[1]):
+            hess = rows[i] if rows.size else answer[i, k, 1] * step / hess_step
+            move = 0.0
+            if hess > 0.0:
+                move = -(answer[i, k, 0] * step) / (hess + ridge)
+            out[k, i] = np.int32(np.rint(rate * min(max(move, -largest), largest) * score_steps))
 
 
-def newton_steps(
-    grad: NDArray[np.float64],
-    hess: NDArray[np.float64],
+def leaf_steps(
+    answer: NDArray[np.int64],
+    rows: NDArray[np.float64],
+    n_scores: int,
+    step: float,
+    hess_step: float,
+    *,
     ridge: float,
     largest: float,
     rate: float,
-) -> NDArray[np.float64]:
-    """Return ``rate · clip(-grad / (hess + ridge), ±largest)``; 0 where ``hess`` is not positive.
+    score_steps: float,
+) -> NDArray[np.int32]:
+    """Return ``rate · clip(-g / (h + ridge), ±largest)`` of released leaves in score steps; 0 where h is not positive.
 
     Parameters
     ----------
-    grad, hess : (...) float64
-        Released, of one shape.
+    answer : (n_leaves · n_scores · 2,) int64
+        Released sums of (g, h).
+    rows : (n_leaves,) float64
+        What counts as h; if empty, the answer's own.
+    n_scores : int
+    step, hess_step : float
+        Natural units of one step of g; by what h is divided besides.
     ridge, largest, rate : float
+    score_steps : float
+        Score steps of one score unit.
 
     Returns
     -------
-    (...) float64
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ: the kernel would read other memory.
+    (n_scores, n_leaves) int32
     """
-    if grad.shape != hess.shape:
-        raise ValueError("grad and hess have different shapes. Broadcast them before the kernel.")
-    out = np.empty(grad.shape)
-    flat = [
-        readable("sums", np.ascontiguousarray(part).reshape(-1), np.float64, 1)
-        for part in (grad, hess)
-    ]
-    _newton_steps(flat[0], flat[1], ridge, largest, rate, out.reshape(-1))
+    sums = readable("answer", answer, np.int64, 1).reshape(-1, n_scores, 2)
+    if rows.size not in (0, len(sums)):
+        raise ValueError("rows needs a number for each leaf of the answer, or none.")
+    out = np.empty((n_scores, len(sums)), np.int32)
+    known = readable("rows", rows, np.float64, 1)
+    _leaf_steps(sums, known, step, hess_step, ridge, largest, rate, score_steps, out)
     return out
 
 
 @kernel
-def _move_ends(
-    before: NDArray[np.int32],  # IN (n, n_scores)
-    after: NDArray[np.int32],  # IN (n, n_scores)
+def _with_leaves(
+    table: NDArray[np.int32],  # IN (n_bins, n_scores)
+    leaf: NDArray[np.uint16],  # IN (n_bins,)
+    value: NDArray[np.int32],  # IN (n_scores, n_trees, n_leaves)
+    tree: int,
     low: NDArray[np.int64],  # OUT (n_scores,), added to
     high: NDArray[np.int64],  # OUT (n_scores,), added to
+    out: NDArray[np.int32],  # OUT (n_bins, n_scores)
 ) -> None:
-    for table, sign in ((before, -1), (after, 1)):
-        for k in range(low.size):
-            least, most = table[0, k], table[0, k]
-            for c in range(1, table.shape[0]):
-                least, most = min(least, table[c, k]), max(most, table[c, k])
-            low[k] += sign * np.int64(least)
-            high[k] += sign * np.int64(most)
+    for k in range(low.size):
+        for c in range(out.shape[0]):
+            out[c, k] = table[c, k] + value[k, tree, leaf[c]]
+            before, after = table[c, k], out[c, k]
+            if c == 0:
+                least, most, new_least, new_most = before, before, after, after
+            least, most = min(least, before), max(most, before)
+            new_least, new_most = min(new_least, after), max(new_most, after)
+        low[k] += np.int64(new_least) - np.int64(least)
+        high[k] += np.int64(new_most) - np.int64(most)
 
 
-def move_ends(
-    before: NDArray[np.int32],
-    after: NDArray[np.int32],
+def with_leaves(
+    table: NDArray[np.int32],
+    leaf: NDArray[np.uint16],
+    value: NDArray[np.int32],
+    tree: int,
     low: NDArray[np.int64],
     high: NDArray[np.int64],
-) -> None:
-    """Add to ``low`` and ``high`` by how much the least and the largest entry of a table moved, for each score.
+) -> NDArray[np.int32]:
+    """Return a feature's table with a tree of that feature added.
 
     Parameters
     ----------
-    before, after : (n_bins, n_scores) int32, score steps
+    table : (n_bins, n_scores) int32, score steps
         Released.
+    leaf : (n_bins,) uint16
+        The tree's leaf of each bin.
+    value : (n_scores, n_trees, n_leaves) int32, score steps
+        Leaves of several trees.
+    tree : int
+        Which of them.
     low, high : (n_scores,) int64, score steps
-        Added to in place.
+        By how much the table's least and largest entry moved is added to them.
     """
-    _move_ends(
-        readable("before", before, np.int32, 2), readable("after", after, np.int32, 2), low, high
+    out = np.empty(table.shape, np.int32)
+    _with_leaves(
+        readable("table", table, np.int32, 2),
+        readable("leaf", leaf, np.uint16, 1),
+        readable("value", value, np.int32, 3),
+        tree,
+        low,
+        high,
+        out,
     )
+    return out

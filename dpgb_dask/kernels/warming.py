@@ -263,9 +263,10 @@ def _best_splits() -> None:
 
 
 def _leaf_steps() -> None:
-    leaf_steps.newton_steps(np.ones(2), np.ones(2), 1.0, 1.0, 1.0)
-    ends = np.zeros(1, np.int64)
-    leaf_steps.move_ends(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.int32), ends, ends.copy())
+    options = {"ridge": 1.0, "largest": 1.0, "rate": 1.0, "score_steps": 1.0}
+    leaf_steps.leaf_steps(np.ones(4, np.int64), np.empty(0), 1, 1.0, 1.0, **options)
+    table, leaf, low = np.zeros((2, 1), np.int32), np.zeros(2, np.uint16), np.zeros(1, np.int64)
+    leaf_steps.with_leaves(table, leaf, np.zeros((1, 1, 1), np.int32), 0, low, low.copy())
 
 
 GROUPS: dict[str, Callable[[], None]] = {

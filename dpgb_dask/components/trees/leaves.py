@@ -12,7 +12,6 @@ from dpgb_dask.components.options import check_positive, check_rate
 from dpgb_dask.contracts.part import Part
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels.leaf_steps import newton_steps
 from dpgb_dask.losses import Gradient, label_gradient
 
 LARGEST_STEP = 1e4  # scores are below 2**15; a cast of larger values depends on the processor
@@ -129,7 +128,9 @@ class Step(Leaf):
             Number of trees whose mean is added. The mean averages their noise, so each of them is shrunk less.
         """
         if self.prior is None:
-            return newton_steps(sums.grad, sums.hess, self.ridge, self.largest, self.learning_rate)
+            step = np.zeros(sums.grad.shape)  # in small rounds by `kernels.leaf_steps`, to the bit
+            np.divide(-sums.grad, sums.hess + self.ridge, out=step, where=sums.hess > 0)
+            return self.learning_rate * np.minimum(np.maximum(step, -self.largest), self.largest)
         scale = 0.5 if kind == "numeric" else 1.0
         spread = self.prior * scale * float(np.sqrt(batch))
         middle = shrunk(whole(sums if above is None else above), 0.0, scale, self.ridge)

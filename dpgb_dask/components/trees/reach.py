@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Model
-from dpgb_dask.kernels.leaf_steps import move_ends
 
 
 class Reach(NamedTuple):
@@ -37,10 +36,12 @@ class Reach(NamedTuple):
 
     def moved(self, old: Model, new: Model) -> Self:
         """Return the reach of ``new``, which is ``old`` with other tables and with more trees."""
-        low, high = self.low.copy(), self.high.copy()
-        for before, after in zip(old.tables, new.tables, strict=True):
-            if after is not before:
-                move_ends(before, after, low, high)
+        changed = [
+            both for both in zip(old.tables, new.tables, strict=True) if both[0] is not both[1]
+        ]
+        before, after = ([both[k].T for both in changed] for k in (0, 1))
+        low = self.low + _ends(after, np.min) - _ends(before, np.min)
+        high = self.high + _ends(after, np.max) - _ends(before, np.max)
         if new.trees is not old.trees and new.trees.n_trees > old.trees.n_trees:
             added = new.trees.value[:, old.trees.n_trees :].astype(np.int64)
             low = low + added.min(axis=2).sum(axis=1)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.components.answers import natural, sums
+from dpgb_dask.components.answers import natural, step_of, sums
 from dpgb_dask.components.options import check_decay, check_positive, check_rate, check_whole
 from dpgb_dask.components.trees.budgets import BudgetView, Even, Kappa, Pricing, Shares, exact_share
 from dpgb_dask.components.trees.candidates import IterativeHessian, Sketch, all_cuts
@@ -62,6 +62,7 @@ from dpgb_dask.contracts.queries import (
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import replaced
+from dpgb_dask.kernels.leaf_steps import leaf_steps, with_leaves
 from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
 
@@ -77,6 +78,7 @@ PARTS: dict[str, tuple[type, ...]] = {
 }
 OPENED = 64  # bytes that a sum takes from its opening to the decision: noise, floats, gains
 NOT_DRAWN = np.random.default_rng(0)  # for features that are not drawn at random
+NOT_COUNTED = np.empty(0)  # rows of leaves, where the answer holds what stands for them
 # feature of every tree, and the leaf of each of its bins; empty unless every tree has one feature
 Where = tuple[tuple[int, NDArray[np.uint16]], ...]
 AHEAD = 1 << 9  # nodes of the random trees that are drawn at once; another number gives other trees
@@ -812,6 +814,10 @@ class Trees(Stage):
         released: Answer,
         rows: NDArray[np.float64] | None,
     ) -> NDArray[np.int32]:
+        """Return leaf values in score steps, (n_scores, n_trees, n_leaves), from the answer to their query."""
+        leaf = self.leaf
+        if isinstance(leaf, Step) and self._takes_steps_alone(leaf):
+            return self._clipped_steps(leaf, state, query, released, rows)
         if rows is not None:
             values, sd = natural(query, released)
             grad = values.reshape(-1, query.n_scores, 2)[:, :, 0]
@@ -820,6 +826,34 @@ class Trees(Stage):
             answer = sums(query, released)
             leaves = LeafSums(answer.grad, answer.hess, answer.grad_sd, answer.hess_sd)
         return self._values(state, query.splits, leaves)
+
+    def _takes_steps_alone(self, leaf: Step) -> bool:
+        """Whether a leaf's value is a step of its own sums, clipped, and nothing else."""
+        own = type(leaf).value is Step.value and leaf.prior is None
+        return own and not self.least_weight and not self.leaf_decay
+
+    def _clipped_steps(
+        self,
+        leaf: Step,
+        state: State,
+        query: TreeSumsQuery,
+        released: Answer,
+        rows: NDArray[np.float64] | None,
+    ) -> NDArray[np.int32]:
+        """Return what `_values` returns of such leaves, in one loop over them."""
+        splits, (_, size) = query.splits, self._batch(state.memory)
+        value = leaf_steps(
+            released.value,
+            NOT_COUNTED if rows is None else rows.reshape(-1),
+            query.n_scores,
+            step_of(query, released),
+            query.gradient.hess_scale,
+            ridge=leaf.ridge,
+            largest=leaf.largest,
+            rate=leaf.learning_rate,
+            score_steps=SCORE_ONE / size,
+        )
+        return self._in_order(state, splits, value.reshape(-1, splits.n_trees, splits.n_leaves))
 
     @staticmethod
     def _rows_of_leaves(state: State, splits: Splits, where: Where) -> NDArray[np.float64]:
@@ -850,10 +884,16 @@ class Trees(Stage):
             bound = self.leaf.bound(state.shape.kind)
             most = self.leaf.learning_rate * bound * (1 - self.leaf_decay) ** k
             leaf = np.clip(leaf, -most, most)
-        value = np.rint(leaf.transpose(2, 0, 1) * (SCORE_ONE / size)).astype(np.int32)
+        value = np.rint(leaf.transpose(2, 0, 1) * (SCORE_ONE / size)).astype(np.int32, order="C")
+        return self._in_order(state, splits, value)
+
+    def _in_order(
+        self, state: State, splits: Splits, value: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Return leaf values that keep to constrained directions; tables of one feature are put in order later."""
         directions = state.shape.directions
         if directions is None or self._one_feature(state.shape):
-            return np.asarray(value)
+            return value
         assert state.model is not None
         return ordered_leaves(splits, value, directions, state.model.bins)
 
@@ -874,12 +914,13 @@ class Trees(Stage):
             memory = memory._replace(tree=done, splits=root(), sketched=False, pending=pending)
             return replace(state, memory=memory)
         assert state.model is not None
-        model = state.model
-        for trees in pending:
-            model = self._joined(model, *trees)
         if self._one_feature(state.shape):
-            model = self._ordered(state, model)
-        reach = memory.reach.moved(state.model, model)
+            model, reach = self._tables_with(state, pending)
+        else:
+            model = state.model
+            for trees, leaves, _ in pending:
+                model = replace(model, trees=model.trees.with_more(trees, leaves))
+            reach = memory.reach.moved(state.model, model)
         memory = memory._replace(
             tree=done,
             splits=root(),
@@ -894,29 +935,32 @@ class Trees(Stage):
             return self._refine(state, memory.seen)
         return self._ahead(state)
 
-    @staticmethod
-    def _joined(model: Model, splits: Splits, value: NDArray[np.int32], where: Where) -> Model:
-        """Add trees to the model; trees of one feature are added to its table, which is equivalent and faster."""
-        if not where:
-            return replace(model, trees=model.trees.with_more(splits, value))
-        tables = list(model.tables)
-        for t, (j, leaf) in enumerate(where):
-            tables[j] = tables[j] + value[:, t].T.take(leaf, axis=0)
-        return model.with_tables(tables)
+    def _tables_with(
+        self, state: State, pending: Sequence[tuple[Splits, NDArray[np.int32], Where]]
+    ) -> tuple[Model, Reach]:
+        """Add trees of one feature each to its table, which is equivalent to trees and faster."""
+        assert state.model is not None
+        tables, reach = list(state.model.tables), state.memory.reach
+        reach = Reach(reach.low.copy(), reach.high.copy())
+        for _, value, where in pending:
+            for t, (j, leaf) in enumerate(where):
+                tables[j] = with_leaves(tables[j], leaf, value, t, reach.low, reach.high)
+        model = state.model.with_tables(tables)
+        if state.shape.directions is None:
+            return model, reach
+        ordered = self._ordered(state, model, state.shape.directions)
+        return ordered, reach.moved(model, ordered)
 
     def _one_feature(self, shape: Shape) -> bool:
         """Whether every tree has one feature, and is part of its table."""
         return self.features.n_used(shape.n_features) == 1
 
     @staticmethod
-    def _ordered(state: State, model: Model) -> Model:
+    def _ordered(state: State, model: Model, directions: NDArray[np.int8]) -> Model:
         """Make the tables monotone whose features are constrained.
 
         The sum of the trees is made so, not each tree: steps of noise upwards would then add up.
         """
-        directions = state.shape.directions
-        if directions is None:
-            return model
         tables = list(model.tables)
         for j in np.flatnonzero(directions):
             n_bins = model.bins[j].n_bins

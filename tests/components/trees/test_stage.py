@@ -18,7 +18,7 @@ from dpgb_dask.components.trees.leaves import (
     LeafSums,
     NewtonStep,
 )
-from dpgb_dask.components.trees.sampling import Cyclic, Ensembles, PoissonRows
+from dpgb_dask.components.trees.sampling import AllFeatures, Cyclic, Ensembles, PoissonRows
 from dpgb_dask.components.trees.splits import (
     NOWHERE,
     Candidates,
@@ -399,6 +399,28 @@ def test_leaves_are_newton_steps_on_their_rows():
         here = label[at == k]
         wanted = -0.5 * (0.5 - here).sum() / (0.25 * len(here) + 1) if len(here) else 0.0
         assert model.trees.value[0, 0, k] / SCORE_ONE == pytest.approx(wanted, abs=1e-3)
+
+
+class RuleOfOnesOwn(NewtonStep):
+    """The same steps, as a rule of one's own takes them: `Step.value`, not the kernel for small rounds."""
+
+    def value(self, sums, above=None, **options):
+        return super(NewtonStep, self).value(sums, above, **options)
+
+
+@pytest.mark.parametrize("features", [AllFeatures(), Cyclic(k=1)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_kernel_takes_the_steps_of_small_rounds_to_the_bit(features, batch):
+    columns, label = data()
+    options = {"ridge": 0.7, "largest": 0.3, "learning_rate": 0.3}
+    one, other = (
+        fit(Trees(n_trees=7, depth=2, leaf=leaf, features=features, batch=batch), SCHEMA, columns, label)
+        for leaf in (NewtonStep(**options), RuleOfOnesOwn(**options))
+    )  # fmt: skip
+    np.testing.assert_array_equal(one.trees.value, other.trees.value)
+    for table, same in zip(one.tables, other.tables, strict=True):
+        np.testing.assert_array_equal(table, same)
+    assert any(np.any(part) for part in (*one.tables, one.trees.value))
 
 
 def test_averages_are_shares_of_classes():
