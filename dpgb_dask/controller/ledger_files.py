@@ -295,6 +295,14 @@ def write_head(file: Path, head: Head, name: str = "") -> Path:
     return pending
 
 
+def forget_head(file: Path, path: Path) -> None:
+    """Remove the folder of a ledger whose first transaction failed, as on a full disk: its id is in no file."""
+    if _id_of(path) == "":
+        with contextlib.suppress(OSError):
+            file.unlink()
+            file.parent.rmdir()
+
+
 def name_in_head(file: Path) -> str:
     """Return the name of the SQLite file that a head was written for; "" if it is not known."""
     with contextlib.suppress(OSError, ValueError, RecursionError):

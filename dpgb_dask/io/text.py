@@ -57,7 +57,7 @@ def read_csv(
     ----------
     path : str, Path, or a sequence of them
         A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``.
-        Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` are decompressed.
+        Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` (if ``zstandard`` is installed) are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
     encoding : str
@@ -85,7 +85,8 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, an option is not one of those above, or a file does not name its columns.
+        If nothing is found, an option is not one of those above, a file does not name its columns, or one ends in
+        ``.zst`` and ``zstandard`` is not installed.
 
     Privacy
     -------
@@ -126,6 +127,11 @@ def read_csv(
         files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
+        if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
+            # fsspec would take it for plain text
+            raise StructureError(
+                f"{said!r} needs zstandard, which is not installed: pip install zstandard."
+            )
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else blocksize
