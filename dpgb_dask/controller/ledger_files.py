@@ -107,7 +107,8 @@ class Address:
             # nolock, immutable and vfs would turn off the locks by which fits see each other's charges
             raise LedgerError(
                 f"options={sorted(options)} of the ledger's address: of SQLite's options only mode=ro is of use here."
-                " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only."
+                " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only. In a"
+                " name, write %3F for ? and %25 for %."
             )
         name = _file_name(url.database or "")
         if name in ("", ":memory:") or mode == "memory":
@@ -116,7 +117,8 @@ class Address:
             shared = {"mode": "memory", "cache": "shared", "uri": "true"}
             return cls(URL.create("sqlite", database=f"file:{quote(name)}", query=shared))
         try:
-            spelled = Path(name).expanduser().absolute()
+            # a Path would take ./~a for ~a, a user's home
+            spelled = Path(os.path.expanduser(name)).absolute()
             path = spelled.resolve()
             str(path).encode()  # as SQLite names it
         except (OSError, RuntimeError, ValueError):  # a loop of links, no home, a null byte

@@ -102,6 +102,19 @@ def test_an_address_of_no_file_is_refused(address, tmp_path, monkeypatch):
         Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("~no-user", "sqlite:///./~no-user/b.db"), ("100 %?#", "sqlite:///100 %25%3F#/b.db")],
+)
+def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
+    assert (tmp_path / name / "b.db").exists()
+    with pytest.raises(LedgerError, match="write %3F for"):
+        Ledger("sqlite:///100?a=1/b.db")
+
+
 def test_every_spelling_of_a_file_is_one_ledger(ledger, path, elsewhere, tmp_path, monkeypatch):
     """Keys, journals and the head are found by the id in the database, so a fit is resumed by any spelling."""
     monkeypatch.chdir(tmp_path)
