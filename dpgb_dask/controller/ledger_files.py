@@ -103,7 +103,9 @@ class Address:
             )
         options = dict(url.query)
         mode = options.get("mode", "rwc")
-        if options.keys() - {"uri", "mode", "cache"} or mode not in ("ro", "rw", "rwc", "memory"):
+        cut = "?" in text and not options  # at a ? of a name: another file would be opened
+        known = options.keys() <= {"uri", "mode", "cache"}
+        if cut or not known or mode not in ("ro", "rw", "rwc", "memory"):
             # nolock, immutable and vfs would turn off the locks by which fits see each other's charges
             raise LedgerError(
                 f"options={sorted(options)} of the ledger's address: of SQLite's options only mode=ro is of use here."

@@ -111,8 +111,9 @@ def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatc
     (tmp_path / name).mkdir()
     Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
     assert (tmp_path / name / "b.db").exists()
-    with pytest.raises(LedgerError, match="write %3F for"):
-        Ledger("sqlite:///100?a=1/b.db")
+    for cut in ("sqlite:///100?/b.db", "sqlite:///100?a=1/b.db"):
+        with pytest.raises(LedgerError, match="write %3F for"):
+            Ledger(cut)
 
 
 def test_every_spelling_of_a_file_is_one_ledger(ledger, path, elsewhere, tmp_path, monkeypatch):
