@@ -17,6 +17,7 @@ MOST = 2000
 NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
+MISSING = ("None", "NaN", "NaT", "<NA>")  # no values: of Python, `decimal` and pandas, as text
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
@@ -39,12 +40,15 @@ def brief(value: object, most: int = NAME) -> str:
 
 
 def value_of(value: object) -> str:
-    """Return a value of a row as text; its type, if it has no text: its own conversion may fail."""
+    """Return a value of a row as text, one that is none as "missing"; its type, if it has no text."""
     try:
         # of NumPy's floats not all are Python's
         if isinstance(value, Rational) or not isinstance(value, Real):
-            return str(value)
+            text = str(value)
+            return text if isinstance(value, str) or text not in MISSING else "missing"
         number = float(value)
+        if math.isnan(number):
+            return "missing"
         return f"{number:.0f}" if abs(number) < 1e15 and number.is_integer() else f"{value:g}"
     except Exception:  # a number of more digits than Python prints, or an object of any class
         return f"<{type(value).__name__}>"

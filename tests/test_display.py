@@ -2,6 +2,7 @@
 
 import html
 import re
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -108,8 +109,11 @@ def test_value_of_never_raises():
     assert value_of(10**5000) == "<int>"
     assert value_of(Mute()) == "<Mute>"
     values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
-    told = ["0.1", "0.1", "7", "True", "None", "a", "3", "1000000269", "nan", "-inf"]
+    told = ["0.1", "0.1", "7", "True", "missing", "a", "3", "1000000269", "missing", "-inf"]
     assert list(map(value_of, values)) == told
+    none = [pd.NA, pd.NaT, np.datetime64("NaT"), np.float32("nan"), Decimal("nan")]
+    assert {*map(value_of, none)} == {"missing"}
+    assert [value_of("nan"), value_of("None")] == ["nan", "None"]  # texts, and perhaps categories
 
 
 def test_a_number_is_rounded_to_fit_and_never_cut():

@@ -30,9 +30,9 @@ DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a patt
 MODEL = "model file; a path or a URL such as s3://"
 MODEL_OUT = "model file to write; a path or a URL such as s3://"
 TEXT_LINES = """\
-Files of text end in .csv, .tsv or .txt, or are such files compressed: .gz, .bz2, .xz, .zst. The first line names the
-columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise. Each further line is read on its own
-and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
+Files of text end in .csv, .tsv or .txt, or are such files compressed: .gz, .bz2, .xz, or .zst with zstandard. The
+first line names the columns, which commas separate (tabs in .tsv) unless --delimiter says otherwise. Each further line
+is read on its own and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
 TEXT_FIT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
 

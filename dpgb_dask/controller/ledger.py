@@ -71,6 +71,7 @@ from dpgb_dask.controller.ledger_files import (
     copy_into_memory,
     deleted,
     folder_name,
+    forget_head,
     name_in_head,
     read_head,
     refuse_copy,
@@ -912,10 +913,15 @@ class Ledger:
         if self._engine is None or self._file != there:
             self._disconnect()
             engine = self._make_engine()
-            with self._begun(engine) as connection:
-                self._id = prepare(connection)
-                if self.durable:
-                    self._adopt(Book(connection).head)
+            begun = False
+            try:
+                with self._begun(engine) as connection:
+                    self._id = prepare(connection)
+                    begun = self.durable and self._adopt(Book(connection).head)
+            except BaseException:
+                if begun and self._path is not None:
+                    forget_head(self._folder(self._id) / HEAD, self._path)
+                raise
             self._engine, self._file, self._tidied = engine, self._file_now(), False
         return self._engine
 
@@ -938,15 +944,15 @@ class Ledger:
         """Begin a transaction, with options of a server's."""
         return on_server(engine, **options) if self._address.server else engine.begin()
 
-    def _adopt(self, head: Head) -> None:
+    def _adopt(self, head: Head) -> bool:
         """Make the ledger's folder with its newest head, taken from an older version's files if there are any.
 
-        The folder has a head before the first entry is committed. So a ledger with entries and no head was restored
-        from a copy, or its file was copied without the folder.
+        Returns whether it is that of a new ledger. The folder has a head before the first entry is committed. So a
+        ledger with entries and no head was restored from a copy, or its file was copied without the folder.
         """
         file = self._folder(self._id) / HEAD
         if file.exists():
-            return
+            return False
         known = max(filter(None, (read_head(old.head) for old in self._legacy())), default=None)
         if known is None and self._path is not None and head[0] == 0:
             gone = deleted(self._path)
@@ -958,6 +964,7 @@ class Ledger:
             known = (0, GENESIS)
         if known is not None:
             self._write_head(known).replace(file)
+        return known == (0, GENESIS)
 
     def _refuse_copy(self) -> None:
         """Refuse a copy that lies beside its original: both would use one folder, with one head and the same keys."""

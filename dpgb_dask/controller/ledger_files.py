@@ -103,11 +103,14 @@ class Address:
             )
         options = dict(url.query)
         mode = options.get("mode", "rwc")
-        if options.keys() - {"uri", "mode", "cache"} or mode not in ("ro", "rw", "rwc", "memory"):
+        cut = "?" in text and not options  # at a ? of a name: another file would be opened
+        known = options.keys() <= {"uri", "mode", "cache"}
+        if cut or not known or mode not in ("ro", "rw", "rwc", "memory"):
             # nolock, immutable and vfs would turn off the locks by which fits see each other's charges
             raise LedgerError(
                 f"options={sorted(options)} of the ledger's address: of SQLite's options only mode=ro is of use here."
-                " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only."
+                " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only. In a"
+                " name, write %3F for ? and %25 for %."
             )
         name = _file_name(url.database or "")
         if name in ("", ":memory:") or mode == "memory":
@@ -116,7 +119,8 @@ class Address:
             shared = {"mode": "memory", "cache": "shared", "uri": "true"}
             return cls(URL.create("sqlite", database=f"file:{quote(name)}", query=shared))
         try:
-            spelled = Path(name).expanduser().absolute()
+            # a Path would take ./~a for ~a, a user's home
+            spelled = Path(os.path.expanduser(name)).absolute()
             path = spelled.resolve()
             str(path).encode()  # as SQLite names it
         except (OSError, RuntimeError, ValueError):  # a loop of links, no home, a null byte
@@ -293,6 +297,14 @@ def write_head(file: Path, head: Head, name: str = "") -> Path:
             pending.unlink()
         raise
     return pending
+
+
+def forget_head(file: Path, path: Path) -> None:
+    """Remove the folder of a ledger whose first transaction failed, as on a full disk: its id is in no file."""
+    if _id_of(path) == "":
+        with contextlib.suppress(OSError):
+            file.unlink()
+            file.parent.rmdir()
 
 
 def name_in_head(file: Path) -> str:

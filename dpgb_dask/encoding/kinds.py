@@ -86,11 +86,16 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     elif isinstance(data, str | os.PathLike):
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
     elif hasattr(data, "__arrow_c_stream__"):
-        hint = "Give it as an Arrow table: pyarrow.table(…)."
+        one = "table: pyarrow.table(…)" if name == "X" else "column: pyarrow.chunked_array(…)"
+        hint = f"Give it as an Arrow {one}."
     elif isinstance(data, pd.api.extensions.ExtensionArray):
         hint = "Give it as a column: pandas.Series(…)."
+    # with the package: several have a DataFrame, a Series or a Dataset
+    kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}".removeprefix(
+        "builtins."
+    )
     return UnsupportedCollectionError(
-        f"{name} is a {type(data).__name__}. Known: NumPy, pandas, Dask, xarray, Zarr, Arrow. {hint}"
+        f"{name} is a {kind}. Known: NumPy, pandas, Dask, xarray, Zarr, Arrow. {hint}"
     )
 
 

@@ -57,7 +57,7 @@ def read_csv(
     ----------
     path : str, Path, or a sequence of them
         A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``.
-        Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` are decompressed.
+        Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` (if ``zstandard`` is installed) are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
     encoding : str
@@ -85,7 +85,8 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, an option is not one of those above, or a file does not name its columns.
+        If nothing is found, an option is not one of those above, a file does not name its columns, or one ends in
+        ``.zst`` and ``zstandard`` is not installed.
 
     Privacy
     -------
@@ -126,11 +127,21 @@ def read_csv(
         files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
+        if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
+            # fsspec would take it for plain text
+            raise StructureError(
+                f"{said!r} needs zstandard, which is not installed: pip install zstandard."
+            )
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else blocksize
-        sample, blocks_of_files = read_bytes(
-            given, delimiter=b"\n", blocksize=size, compression="infer", **options
+        sample, blocks_of_files, paths = read_bytes(
+            given,
+            delimiter=b"\n",
+            blocksize=size,
+            compression="infer",
+            include_path=True,
+            **options,
         )
     names = form.header(sample)
     if not names or len(set(names)) != len(names):
@@ -143,7 +154,9 @@ def read_csv(
         )
     read = partial(_read_lines, form=form, names=names, strict=strict, unit_id=unit_id)
     parts = [
-        delayed(read)(block, k == 0) for blocks in blocks_of_files for k, block in enumerate(blocks)
+        delayed(read)(block, None if k else path)
+        for blocks, path in zip(blocks_of_files, paths, strict=True)
+        for k, block in enumerate(blocks)
     ]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
@@ -279,7 +292,7 @@ def _is_ascii_like(encoding: Any) -> bool:
 
 def _read_lines(
     block: bytes,
-    has_header: bool,
+    beginning: str | None,
     *,
     form: Form,
     names: tuple[str, ...],
@@ -287,6 +300,8 @@ def _read_lines(
     unit_id: str | None,
 ) -> pd.DataFrame:
     """Return one row for each line that is not blank; a line of another width is a row of missing values.
+
+    ``beginning`` is the path of the file that the block begins; None for a later block of it.
 
     Raises
     ------
@@ -297,8 +312,12 @@ def _read_lines(
     -------
     Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
     """
+    has_header = beginning is not None
     if has_header and block and form.header(block) != names:
-        raise StructureError("The CSV files of a pattern must have the same first line.")
+        raise StructureError(
+            f"{beginning!r}: files that are read together must have the same first line, with the same columns in the"
+            " same order. This one has another than the first file."
+        )
     lines = block.split(b"\n")[has_header:]
     rows = [row for row in map(form.fields, lines) if row is None or row]
     width = len(names)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dask
@@ -120,6 +121,21 @@ def test_a_persisted_array_gives_the_same_sums():
     rounds = open_rounds(source, shape, Execution(), KEY, ROWS_KEY)
     check_same(rounds, "binary")
     rounds.close()
+
+
+def test_annotations_around_a_fit_place_none_of_its_tasks(client):
+    def annotated():
+        with dask.annotate(workers=["tcp://elsewhere:1"], resources={"GPU": 1}):
+            rounds = rounds_of("binary")
+            check_same(rounds, "binary")
+            rounds.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(annotated).result(LONGEST)
+        except TimeoutError:
+            client.close()  # the tasks would wait for ever
+            raise
 
 
 @pytest.mark.usefixtures("client")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -99,6 +100,20 @@ def test_an_address_of_no_file_is_refused(address, tmp_path, monkeypatch):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(LedgerError):
         Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("~no-user", "sqlite:///./~no-user/b.db"), ("100 %?#", "sqlite:///100 %25%3F#/b.db")],
+)
+def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
+    assert (tmp_path / name / "b.db").exists()
+    for cut in ("sqlite:///100?/b.db", "sqlite:///100?a=1/b.db"):
+        with pytest.raises(LedgerError, match="write %3F for"):
+            Ledger(cut)
 
 
 def test_every_spelling_of_a_file_is_one_ledger(ledger, path, elsewhere, tmp_path, monkeypatch):
@@ -254,6 +269,21 @@ def test_a_lost_head_is_refused_by_all_and_restored_by_the_owner(ledger, url, ca
     assert "nothing to restore" in capsys.readouterr().out
     assert cli.main(["ledger", "verify", url]) == 0
     assert "hash chain of 4 entries; 2 accounts and 1 fits" in capsys.readouterr().out
+
+
+def test_a_ledger_for_which_there_is_no_room_leaves_no_folder(url, path):
+    ours, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (33_000, most)
+    )  # as a full disk; SQLite's index has 32,768
+    try:
+        with pytest.raises(LedgerUnavailableError, match="that there is room"):
+            Ledger(url).open_account("people", epsilon=3.0, delta=1e-6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ours, most))
+    assert not list(path.parent.glob("ledger-*"))
+    Ledger(url).open_account("people", epsilon=3.0, delta=1e-6)
+    assert len(list(path.parent.glob("ledger-*"))) == 1
 
 
 def test_a_copy_that_fails_leaves_nothing_open(tmp_path, monkeypatch):

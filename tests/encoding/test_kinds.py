@@ -57,11 +57,11 @@ def test_whole_numbers_beside_a_missing_one_stay_exact():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (sparse.csr_matrix, "X is a csr_matrix.*toarray"),
-        (sparse.coo_array, "X is a coo_array.*toarray"),
+        (sparse.csr_matrix, r"X is a scipy\.csr_matrix.*toarray"),
+        (sparse.coo_array, r"X is a scipy\.coo_array.*toarray"),
         (lambda x: da.from_array(x).map_blocks(sparse.csr_matrix), "Dask Array of csr_matrix.*toarray"),
-        (lambda x: {"a": x[:, 0]}, "X is a dict"),
-        (lambda _: "people.parquet", "X is a str.*read_parquet"),
+        (lambda x: {"a": x[:, 0]}, r"X is a dict\."),
+        (lambda _: "people.parquet", r"X is a str.*read_parquet"),
         (lambda x: pa.table({"a": x[:, 0]}).to_reader(), r"RecordBatchReader.*pyarrow\.table\("),
         (lambda x: pd.array(x[:, 0]), r"Array\. .*pandas\.Series\("),
     ],
@@ -73,6 +73,15 @@ def test_other_kinds_are_one_clear_error(make, words, table, answers):
     for call in (lambda: fitted(X, answers), lambda: model.predict(X), lambda: SCHEMA.check(X)):
         with pytest.raises(UnsupportedCollectionError, match=words):
             call()
+
+
+def test_a_column_of_another_kind_is_named_with_its_package(table):
+    column = type("Series", (), {"__module__": "polars.series", "__arrow_c_stream__": None})()
+    with pytest.raises(
+        UnsupportedCollectionError,
+        match=r"y is a polars\.Series\..* Arrow column: pyarrow\.chunked_array\(",
+    ):
+        fitted(table, column)
 
 
 def test_a_single_column_is_no_table(table, answers):

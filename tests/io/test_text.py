@@ -7,6 +7,7 @@ import warnings
 
 import dask
 import dask.dataframe as dd
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,7 +144,7 @@ def test_patterns_and_compression(tmp_path):
     both = [tmp_path / "p0.csv", tmp_path / "p1.csv.gz", str(tmp_path / "p2.csv")]
     assert rows_of(read_csv(both)) == want
     (tmp_path / "p1.csv").write_bytes(b"b,a\n1,2\n")
-    with pytest.raises(StructureError, match="same first line"):
+    with pytest.raises(StructureError, match=r"p1\.csv': .*same first line"):
         read_csv(tmp_path / "p*.csv").compute()
 
 
@@ -191,6 +192,15 @@ def test_options_and_files_that_are_none_are_refused(tmp_path):
     broken.write_bytes(b"a,b\n1,2\n")
     with pytest.raises(StructureError, match="cannot be read"):
         read_csv(broken)
+
+
+def test_a_compression_that_nothing_here_reads_is_not_taken_for_text(tmp_path, monkeypatch):
+    monkeypatch.delitem(fsspec.utils.compressions, "zst", raising=False)
+    plain = write(tmp_path, b"a,b", b"1,2", name="p0.csv")
+    (tmp_path / "p1.csv.zst").write_bytes(b"(\xb5/\xfd\x00\n\n")
+    for place in (tmp_path / "p1.csv.zst", [plain, tmp_path / "p1.csv.zst"], tmp_path / "p*"):
+        with pytest.raises(StructureError, match="needs zstandard, which is not installed"):
+            read_csv(place)
 
 
 def test_pandas_reads_the_same_of_plain_files(tmp_path):

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import dask
 import numpy as np
 import pandas as pd
+from dask.base import annotate
 from dask.delayed import delayed
 from distributed import (
     Future,
@@ -125,8 +126,9 @@ def _on_cluster(
         try:
             if self.client.status != "running":  # a client that has reconnected has lost its tasks
                 raise ClosedClientError
-            # Dask's wait and as_completed use the current client, which may be an asynchronous one
-            with self.client.as_current():
+            # Dask's wait and as_completed use the current client, which may be an asynchronous one; annotations around
+            # the call name workers and resources, for which tasks that we place ourselves would wait for ever
+            with self.client.as_current(), annotate(workers=[], resources={}):
                 return method(self, *args, **kwargs)
         except DPGBError:
             raise
