@@ -16,7 +16,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.moments import Moments, join, kill, lose, retire
+from cluster.moments import Moments, join, kill, lose, retire, strike
 from cluster.test_tasks import CLUSTER
 from distributed import CancelledError, Client, LocalCluster, get_worker
 from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
@@ -253,7 +253,7 @@ def test_a_worker_is_lost_while_it_predicts(model, tmp_path, monkeypatch):
     with small_cluster() as cluster, Client(cluster):
 
         def leave():
-            assert lose(cluster, get_worker().address).result(LONGEST) == "OK"
+            strike(lose, cluster, get_worker().address).result(LONGEST)
 
         monkeypatch.setitem(HAPPEN, "once", leave)
         found = in_time(model.predict_proba(after(happen, tmp_path / "left")).compute)
