@@ -210,7 +210,11 @@ def test_a_process_dies(moment, k, two_processes, undisturbed, tmp_path):
     hit(tmp_path, "over comms", both_there, kill, moment, k, expected)
 
 
-def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
+def broken(_place):
+    raise ZeroDivisionError("row 17")
+
+
+def test_a_plugin_or_a_look_that_fails_on_a_worker_is_told_by_its_type():
     class Broken(worker_tasks.FreeRows):
         def setup(self, **_):
             raise ZeroDivisionError("row 17")
@@ -218,6 +222,10 @@ def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
     with small_cluster(1) as cluster, Client(cluster) as client:
         with pytest.raises(ClusterError, match="Broken failed on a worker: ZeroDivisionError") as e:
             workers.register(client, Broken())
+        assert e.value.__context__ is None
+        assert "17" not in str(e.value)
+        with pytest.raises(ClusterError, match="look at 'a folder': ZeroDivisionError") as e:
+            workers.on_a_worker(client, broken, "a folder")
         assert e.value.__context__ is None
         assert "17" not in str(e.value)
 
