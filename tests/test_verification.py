@@ -210,9 +210,9 @@ FALSE_CLAIMS = {
     "a larger epsilon": (fraction("epsilon", 1.1), "epsilon, delta or mu"),
     "a smaller delta": (fraction("delta", 0.5), "epsilon, delta or mu"),
     "a delta of 1": (lambda d: d["report"].update(delta=1.0), "epsilon, delta or mu"),
-    "a negative delta": (lambda d: d["report"].update(delta=-1e-6), "."),
+    "a negative delta": (lambda d: d["report"].update(delta=-1e-6), "epsilon, delta or mu"),
     "a smaller mu": (fraction("mu", 0.5), "mu"),
-    "another zCDP": (fraction("epsilon_zcdp", 0.5), "zCDP"),
+    "another zCDP": (fraction("epsilon_zcdp", 0.5), "epsilon by zCDP"),
     "less spent": (lambda d: d["report"].update(charged=d["report"]["charged"] // 2), "charged"),
     "a receipt less": (lambda d: d["report"]["receipts"].pop(), "charged"),
     "a cheaper receipt": (lambda d: d["report"]["receipts"][0].update(price=1), "charged"),
@@ -230,7 +230,7 @@ FALSE_CLAIMS = {
         ),
         "charged",
     ),
-    "draws that are none": (lambda d: d["report"].update(draws=[["part", 0, 1, 0]]), "."),
+    "draws that are none": (lambda d: d["report"].update(draws=[["part", 0, 1, 0]]), "a number"),
     "another unit": (lambda d: d["report"].update(unit="person"), "relation"),
     "a large slack": (lambda d: d["report"].update(slack=1.0), "slack"),
     "facts of the data": (lambda d: d["schema"].update(private=False), "private"),
@@ -241,7 +241,38 @@ FALSE_CLAIMS = {
 def test_claims_that_do_not_follow_are_refused_even_if_digests_agree(saved, case):
     edit, named = FALSE_CLAIMS[case]
     change(saved, edit)
-    with pytest.raises(StructureError, match=f"not that of a fit: .*{named}"):
+    with pytest.raises(StructureError, match=f"not that of a fit: {named} does not follow"):
+        load(saved)
+
+
+@pytest.fixture(scope="module")
+def pure_file(tmp_path_factory):
+    """The file of a fit of pure ε."""
+    path = tmp_path_factory.mktemp("pure") / "model.json"
+    fitted(None, "dpboost", noise=SeededNoise(0), on_few_rows="continue").save(path)
+    return path
+
+
+FALSE_PURE_CLAIMS = {
+    "a smaller epsilon": (fraction("epsilon", 0.9), "epsilon"),
+    "a larger epsilon": (fraction("epsilon", 1.1), "epsilon"),
+    "a delta": (lambda d: d["report"].update(delta=1e-6), "delta"),
+    "a smaller mu": (fraction("mu", 0.5), "mu"),
+    "another zCDP": (fraction("epsilon_zcdp", 0.5), "epsilon by zCDP"),
+    "less spent": (lambda d: d["report"].update(charged=d["report"]["charged"] // 2), "charged"),
+    "a mechanism of other fits": (
+        lambda d: d["report"]["receipts"][0].update(mechanism="gaussian"), "a receipt",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FALSE_PURE_CLAIMS)
+def test_claims_of_pure_fits_that_do_not_follow_are_refused(case, pure_file, tmp_path):
+    edit, named = FALSE_PURE_CLAIMS[case]
+    saved = Path(shutil.copy(pure_file, tmp_path))
+    load(saved)
+    change(saved, edit)
+    with pytest.raises(StructureError, match=f"not that of a fit: {named} does not follow"):
         load(saved)
 
 

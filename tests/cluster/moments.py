@@ -25,9 +25,9 @@ class Moments(SchedulerPlugin):
     Parameters
     ----------
     cluster : LocalCluster
-    fault : callable or None
-        Called in the scheduler's event loop with (cluster, address of a worker). It may return a concurrent future,
-        which has to have a result when the fit ends: otherwise nothing was disturbed.
+    fault : coroutine function or None
+        Runs in the scheduler's event loop with (cluster, address of a worker). It has to have a result when the fit
+        ends: an error is raised, because nothing was disturbed.
     at : tuple or None
         The moment, such as ("dpgb-shard", "waiting", "processing") or ("broadcast", "plugin-add").
     k : int
@@ -97,7 +97,7 @@ class Moments(SchedulerPlugin):
             own = workers
         if own:
             self.victim = str(self._rng.choice(sorted(own)))
-            self._struck = self._fault(self._cluster, self.victim)
+            self._struck = strike(self._fault, self._cluster, self.victim)
 
 
 def kind_of(key):
@@ -113,28 +113,27 @@ def kind_of(key):
     return "-".join(words)
 
 
-def lose(cluster, address):
+def strike(fault, cluster, address):
+    """Have a fault in a scheduler's event loop; return its future."""
+    return asyncio.run_coroutine_threadsafe(fault(cluster, address), cluster.loop.asyncio_loop)
+
+
+async def lose(cluster, address):
     """Treat a worker as dead, as when its connection breaks."""
-    return _soon(cluster, "remove_worker", address=address, stimulus_id="fault")
+    assert await cluster.scheduler.remove_worker(address=address, stimulus_id="fault") == "OK"
 
 
-def retire(cluster, address):
+async def retire(cluster, address):
     """Retire a worker: what it holds is moved to other workers first."""
-    return _soon(cluster, "retire_workers", workers=[address])
+    assert await cluster.scheduler.retire_workers(workers=[address])
 
 
-def join(cluster, _address):
+async def join(cluster, _address):
     """Start one more worker."""
     cluster.scale(len(cluster.worker_spec) + 1)
 
 
-def kill(cluster, address):
+async def kill(cluster, address):
     """End a worker's process; its nanny starts it again."""
-    for nanny in cluster.workers.values():
-        if nanny.worker_address == address:
-            os.kill(nanny.pid, signal.SIGKILL)
-
-
-def _soon(cluster, method, **options):
-    work = getattr(cluster.scheduler, method)(**options)
-    return asyncio.run_coroutine_threadsafe(work, cluster.loop.asyncio_loop)
+    (nanny,) = (one for one in cluster.workers.values() if one.worker_address == address)
+    os.kill(nanny.pid, signal.SIGKILL)

@@ -18,7 +18,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
-from distributed import Client, LocalCluster, Status
+from distributed import CancelledError, Client, LocalCluster, Status
+from distributed.client import ClosedClientError
+from distributed.comm.core import CommClosedError
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
 from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 from thinned import one_of_each, thinned
@@ -234,6 +236,14 @@ def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_proper
         fit(tmp_path, recipe, lazy=True, resume=FIT_ID)
     assert (tmp_path / "model.json").read_bytes() == undisturbed(recipe)
     tell_charge(tmp_path, f"{fault.seen} after round {fault.at}; resumed", record_property)
+
+
+@pytest.mark.parametrize("error", [CancelledError, CommClosedError, ClosedClientError])
+def test_what_is_lost_with_a_scheduler_is_no_failure_of_the_rows(error):
+    told = waiting._in_our_words(error("row 17"), "")
+    assert isinstance(told, ClusterError)
+    assert f"restarted ({error.__name__})" in str(told)
+    assert "17" not in str(told)
 
 
 # ---- clusters without workers ----------------------------------------------------------------------------------------

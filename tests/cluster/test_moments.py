@@ -16,7 +16,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.moments import Moments, join, kill, lose, retire
+from cluster.moments import Moments, join, kill, lose, retire, strike
 from cluster.test_tasks import CLUSTER
 from distributed import CancelledError, Client, LocalCluster, get_worker
 from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
@@ -210,7 +210,11 @@ def test_a_process_dies(moment, k, two_processes, undisturbed, tmp_path):
     hit(tmp_path, "over comms", both_there, kill, moment, k, expected)
 
 
-def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
+def broken(_place):
+    raise ZeroDivisionError("row 17")
+
+
+def test_a_plugin_or_a_look_that_fails_on_a_worker_is_told_by_its_type():
     class Broken(worker_tasks.FreeRows):
         def setup(self, **_):
             raise ZeroDivisionError("row 17")
@@ -218,6 +222,10 @@ def test_a_plugin_that_fails_on_a_worker_is_told_by_its_type():
     with small_cluster(1) as cluster, Client(cluster) as client:
         with pytest.raises(ClusterError, match="Broken failed on a worker: ZeroDivisionError") as e:
             workers.register(client, Broken())
+        assert e.value.__context__ is None
+        assert "17" not in str(e.value)
+        with pytest.raises(ClusterError, match="look at 'a folder': ZeroDivisionError") as e:
+            workers.on_a_worker(client, broken, "a folder")
         assert e.value.__context__ is None
         assert "17" not in str(e.value)
 
@@ -253,7 +261,7 @@ def test_a_worker_is_lost_while_it_predicts(model, tmp_path, monkeypatch):
     with small_cluster() as cluster, Client(cluster):
 
         def leave():
-            assert lose(cluster, get_worker().address).result(LONGEST) == "OK"
+            strike(lose, cluster, get_worker().address).result(LONGEST)
 
         monkeypatch.setitem(HAPPEN, "once", leave)
         found = in_time(model.predict_proba(after(happen, tmp_path / "left")).compute)

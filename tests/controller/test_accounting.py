@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -99,6 +100,21 @@ def test_total_price_is_rounded_down_and_keeps_slack():
     assert total_price(1.0, 1e-6) < int(Fraction(mu_of(1.0, 1e-6)) ** 2 * PRICE_ONE)
     with pytest.raises(PlanError, match="larger epsilon"):
         total_price(1e-7, 1e-9)
+
+
+def test_slack_and_distance_are_rounded_up_and_by_no_more_than_they_say():
+    with localcontext(prec=50):
+        for epsilon in (0.0, 1e-9, 0.3, 1.0, 7.7, 40.0):
+            for tau in (1e-30, 3e-12, 0.1):
+                exact = (1 + Decimal(epsilon).exp()) * Decimal(tau)
+                assert (
+                    exact
+                    < Decimal(accounting.slack(epsilon, tau))
+                    < exact * Decimal("1.00000000001")
+                )
+        for bits in (16, 19, 32):
+            exact = Decimal(accounting.MAX_VALUES) * Decimal("5e-4") / 2 ** (4 * bits)
+            assert exact < Decimal(accounting.distance(bits)) < exact * Decimal("1.00000000001")
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 25.0, 50.0])

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from controller_parts import ListJournal, query, raw, reserve
+from faults import Steps, fill_disk, interrupt
 from sklearn.base import clone
 from thinned import thinned
 
@@ -428,7 +429,7 @@ def test_read_only_ledger_is_clear_and_unchanged(ledger, url):
     with pytest.raises(LedgerUnavailableError, match="readonly"):
         reserve(read_only)
     assert ledger.history("a") == history
-    assert not list(ledger.directory.glob("*.key")) if ledger.directory.exists() else True
+    assert not list(ledger.directory.glob("*.key"))
 
 
 def test_file_that_is_no_database_is_clear(tmp_path):
@@ -552,6 +553,25 @@ def test_a_home_that_cannot_be_written_is_named_beside_a_server(tmp_path, monkey
     assert "XDG_DATA_HOME" in told
     with pytest.raises(LedgerUnavailableError, match="XDG_DATA_HOME"):
         write_key(tmp_path / "file" / "key", bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [(fill_disk, LedgerUnavailableError), (interrupt, KeyboardInterrupt)]
+)
+def test_a_key_that_could_not_be_written_is_not_left(fault, error, tmp_path):
+    path = tmp_path / "not" / "there" / "fit.key"
+    with Steps(tmp_path) as steps:
+        write_key(path, bytes(32))
+    with pytest.raises(LedgerUnavailableError, match="key file"):
+        write_key(path, bytes(32))
+    assert path.read_bytes() == bytes(32)  # another fit's
+    made = steps.names.index("open key, after") + 1
+    for at in range(made, len(steps.names)):
+        path.unlink(missing_ok=True)
+        with Steps(tmp_path, fault, at), pytest.raises(error):
+            write_key(path, bytes(32))
+        assert not path.exists(), steps.names[at]
+    assert len(steps.names) - made > 4
 
 
 def test_what_is_beside_a_network_file_system_is_not_refused(mounted, tmp_path, monkeypatch):

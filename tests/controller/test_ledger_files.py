@@ -256,6 +256,30 @@ def test_a_restored_copy_gives_nothing_back_and_resumes_nothing(ledger, url, pat
     assert Ledger(url).account("a").spent == 2 * FIT + price
 
 
+def test_a_head_that_is_not_committed_yet_is_synced_whole(tmp_path, monkeypatch):
+    synced, really = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (really(file), synced.append(os.fstat(file).st_size))
+    )
+    pending = ledger_files.write_head(tmp_path / "head", (3, 64 * "a"), "budget.db")
+    assert synced == [pending.stat().st_size]
+    assert synced[0] > 64
+
+
+def test_a_copy_from_before_the_first_account_is_not_restored(url, path):
+    known = Ledger(url)
+    assert not known.accounts()
+    known._disconnect()
+    empty = path.read_bytes()
+    known.open_account("a", epsilon=3.0, delta=1e-6)
+    known._disconnect()
+    path.write_bytes(empty)
+    with pytest.raises(LedgerError, match="empty: there is nothing to restore"):
+        Ledger(url).restore()
+    with pytest.raises(LedgerError, match="older than its newest known head"):
+        Ledger(url).accounts()
+
+
 def test_a_lost_head_is_refused_by_all_and_restored_by_the_owner(ledger, url, capsys):
     reserve(ledger)
     (ledger.directory / "head").unlink()

@@ -1,7 +1,9 @@
 """Sensitivities against neighbouring data sets: never exceeded, and attained within 30 %."""
 
+import math
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -32,7 +34,7 @@ from dpgb_dask.losses import GRAD_ONE, LogLoss
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds.local import LocalRounds
-from dpgb_dask.private.sensitivity import sensitivity
+from dpgb_dask.private.sensitivity import _with_rounding, sensitivity
 
 EXECUTION = Execution(n_threads=1)
 
@@ -195,3 +197,16 @@ def test_a_query_in_other_weight_steps_raises():
 def test_an_unknown_query_has_no_sensitivity():
     with pytest.raises(PlanError, match="without a stated sensitivity"):
         sensitivity(Query(label="", price=1), shape_of("binary"))
+
+
+@pytest.mark.parametrize("n_scores", [1, 2, 3])
+@pytest.mark.parametrize("n_omitted", [0, 1, 3, 7])
+def test_the_rounding_of_weights_is_added_in_whole_steps_and_never_too_little(n_scores, n_omitted):
+    """(‖a‖ + ‖b‖)² for a row's values a and a step on each of them, b: the roots of both are rounded up."""
+    query = SimpleNamespace(n_scores=n_scores, omitted=range(n_omitted))
+    n = 2 * n_scores * (1 + n_omitted)
+    for squared in (0, 1, 2, 3, 4, 5, 8, 9, 10, 16, 10**12 - 1, 10**12, 10**12 + 1):
+        both, absolute = _with_rounding(query, squared, 7)
+        assert (both - squared - n) ** 2 >= 4 * squared * n  # in integers: twice ‖a‖ · ‖b‖, squared
+        assert both <= squared + n + 2 * (math.isqrt(squared) + 1) * (math.isqrt(n) + 1)
+        assert absolute == 7 + n

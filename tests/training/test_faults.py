@@ -149,6 +149,7 @@ def test_ctrl_c_at_random_times(forks, undisturbed, tmp_path, record_property):
     forks.warm("small_fits:warm", RECIPE)
     folder = tmp_path / "fit"
     interrupted = interrupt_until_it_ends(forks, folder, np.random.default_rng(5))
+    assert interrupted
     assert (folder / "model.json").read_bytes() == undisturbed[0]
     assert ledger_in(folder).account("people").spent == PRICE
     record_property(

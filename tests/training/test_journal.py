@@ -49,6 +49,21 @@ def test_an_answer_is_synced_whole_before_append_returns(path, monkeypatch):
     assert synced[path.stat().st_ino] == path.stat().st_size
 
 
+def test_a_journal_that_others_change_meanwhile_is_not_written_to(path):
+    journal = FileJournal(path)
+    for position in range(2):
+        journal.append(answer(position))
+    whole = path.read_bytes()
+    for changed in (whole[:-5], b"", whole + b"another line\n"):
+        path.write_bytes(changed)
+        with pytest.raises(ResumeError, match="was changed while this process fitted"):
+            journal.append(answer(2))
+        assert path.read_bytes() == changed
+    path.write_bytes(whole + b"cut sho")
+    journal.append(answer(2))
+    assert len(FileJournal(path).entries()) == 3
+
+
 LINE = {
     "receipt": {
         "fit_id": "fit", "query_id": "q", "position": 0, "label": "l", "price": 1, "sigma_steps": 2, "scale_bits": 3,

@@ -219,6 +219,7 @@ def test_a_full_disk(forks, recipe, limit, undisturbed, tmp_path, record_propert
         resume = FIT_ID if entries else None
         assert forks.run("small_fits:fit", str(tmp_path), recipe, -1, resume) == 0
         seen = f"refused with {len(entries)} entries, then the same model"
+    assert seen != "the fit ended" or limit > 1 << 15
     check_ended(tmp_path, model)
     record_property("saw", f"{recipe}: files of at most {limit} bytes: {seen}")
 

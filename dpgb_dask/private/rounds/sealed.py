@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.boundary import Raw
-from dpgb_dask.contracts.grid import FINE, GRIDS, Grid, coarsening
+from dpgb_dask.contracts.grid import FINE, Grid, coarsening
 from dpgb_dask.contracts.model import FeatureBins, Model, check_model
 from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import CellCountsQuery, CountQuery, Query, TargetSumQuery
@@ -71,8 +71,8 @@ class Surveyed:
         return int(self._fine.offsets[-1]) + 1
 
     def _cells(self, query: CellCountsQuery, fine: NDArray[np.int64]) -> NDArray[np.int64]:
-        grid = Grid.of(self._shape.schema, query.n_uniform) if query.n_uniform in GRIDS else None
-        if grid is None or grid.sizes != tuple(query.sizes):
+        grid = Grid.of(self._shape.schema, query.n_uniform)
+        if grid.sizes != tuple(query.sizes):
             raise PlanError(
                 f"n_uniform={query.n_uniform} with these sizes is not a grid of the schema."
             )

@@ -676,6 +676,8 @@ def test_a_zarr_store_that_is_full_or_lies_says_so(tmp_path, monkeypatch):
         zarr_store(tmp_path).keep([wide_piece(500)], 0, version())
     assert not any(ch.isdigit() for ch in str(caught.value).replace(str(tmp_path), ""))
     assert zarr_store(tmp_path).recall(0, version()) is None
+    with full_at(0), pytest.raises(ScratchError, match=r"codes\.zarr.*resume"):
+        Durable(str(tmp_path / "codes.zarr"), bytes(32), version()).finish(0, 1)
     monkeypatch.setattr(Durable, "_read", lambda *_: wide_piece(501))
     with pytest.raises(ScratchError, match="not what was written"):
         zarr_store(tmp_path).keep([wide_piece(500)], 0, version())

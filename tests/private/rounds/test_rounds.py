@@ -25,9 +25,11 @@ from private.cases import (
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, Ledger
+from dpgb_dask.contracts.grid import Grid
 from dpgb_dask.contracts.model import FeatureBins, Splits, TreeEnsemble
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.codes import cells_of, encode_target, encode_weight, read_values
 from dpgb_dask.errors import ChunkError, PlanError, StructureError
 from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.chunks import Reading
@@ -371,6 +373,45 @@ def test_chunks_of_unequal_length_raise_without_lengths():
     with pytest.raises(StructureError) as caught:
         rounds.fingerprint()
     assert not any(c.isdigit() for c in str(caught.value))
+    rounds.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_target_and_cells_are_added_as_they_are(kind):
+    shape = shape_of(kind, **WEIGHT)
+    x, y, weight = rows_of(kind)
+    label, valid = encode_target(y, shape.schema)
+    steps = np.where(valid, encode_weight(weight, 3, 2), 0).astype(np.int64)
+    if kind == "numeric":
+        expected = [steps @ label.astype(np.int64)]
+    else:
+        expected = [steps[label == k].sum() for k in ((1,) if kind == "binary" else range(3))]
+    source = read_source(x, y, weight, shape.schema)
+    rounds = open_rounds(source, shape, Execution(backend="local", n_threads=2), KEY)
+    asked = ("count", "target", "coarse", "fine")
+    got = {name: opened(rounds.ask(None, queries_of(kind, 2)[name])) for name in asked}
+    rounds.close()
+    assert got["count"].tolist() == [steps.sum()]
+    assert got["target"].tolist() == expected
+    for name in ("coarse", "fine"):
+        grid = Grid.of(shape.schema, queries_of(kind)[name].n_uniform)
+        cells = cells_of(read_values(x, shape.schema), grid)
+        counts = [np.bincount(c, steps, n) for c, n in zip(cells, grid.sizes, strict=True)]
+        assert got[name].tolist() == np.concatenate(counts).tolist()
+
+
+def test_counts_of_another_grid_or_target_are_refused():
+    shape = shape_of("binary")
+    source = read_source(*rows_of("binary"), shape.schema)
+    rounds = open_rounds(source, shape, Execution(backend="local"), KEY)
+    coarse, fine = queries_of("binary")["coarse"], queries_of("binary")["fine"]
+    for sizes in (fine.sizes, coarse.sizes[::-1]):  # the latter are as many sums
+        query = replace(coarse, sizes=sizes)
+        with pytest.raises(PlanError, match="is not a grid of the schema"):
+            rounds.ask(None, query)
+    for kind in ("multiclass", "numeric"):
+        with pytest.raises(PlanError, match="of another kind than the schema's target"):
+            rounds.ask(None, queries_of(kind)["target"])
     rounds.close()
 
 
