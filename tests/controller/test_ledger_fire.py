@@ -410,7 +410,7 @@ def test_ctrl_c_anywhere_leaves_no_lock(tmp_path, first, step):
 
 
 @lines_of_sqlalchemy
-@pytest.mark.parametrize("step", [1208, pytest.param(151, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [701, pytest.param(151, marks=pytest.mark.slow)])
 def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path, step):
     path = tmp_path / "budget.db"
     ledger = ledger_at(f"sqlite:///{path}", str(tmp_path))
@@ -423,7 +423,7 @@ def test_ctrl_c_while_a_fit_is_charged_charges_once_or_not_at_all(tmp_path, step
         if fits == CAP // PRICE:
             break
         at += step
-    assert fits > 1
+    assert fits > 1  # the last lines are behind the charge, some 900
     assert at > 4 * step
     ledger.verify()
     kept = {file.stem for file in Ledger(f"sqlite:///{path}").directory.glob("*.key")}
