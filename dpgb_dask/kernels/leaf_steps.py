@@ -71,9 +71,17 @@ def leaf_steps(
         raise ValueError("rows needs a number for each leaf of the answer, or none.")
     out = np.empty((n_scores, len(sums)), np.int32)
     known = readable("rows", rows, np.float64, 1)
-    # for options of other types numba compiles other versions, or knows none
-    numbers = map(float, (step, hess_step, ridge, largest, rate, score_steps))
-    _leaf_steps(sums, known, *numbers, out)
+    _leaf_steps(
+        sums,
+        known,
+        float(step),  # for options of other types numba compiles other versions, or knows none
+        float(hess_step),
+        float(ridge),
+        float(largest),
+        float(rate),
+        float(score_steps),
+        out,
+    )
     return out
 
 

@@ -12,7 +12,13 @@ WHOLE = np.iinfo(np.int32)
 def test_options_may_be_numbers_of_any_type(number):
     options = dict.fromkeys(("ridge", "largest", "rate"), number(1))
     found = leaf_steps(
-        np.array([-6, 2, 4, 4]), np.empty(0), 1, number(1), number(1), score_steps=number(1), **options
+        np.array([-6, 2, 4, 4]),
+        np.empty(0),
+        1,
+        number(1),
+        number(1),
+        score_steps=number(1),
+        **options,
     )
     np.testing.assert_array_equal(found, [[1, -1]])
 

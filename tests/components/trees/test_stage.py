@@ -491,7 +491,9 @@ def test_leaves_of_another_shape_are_refused(split, features):
     """Kernels would read beyond them."""
     trees = Trees(n_trees=2, depth=2, split=split, leaf=WrongShape(), features=features)
     columns, label = data(100)
-    with pytest.raises(PlanError, match=r"WrongShape.* gave values of shape \(1, 1, 1\).*\(1, 4, 1\)"):
+    with pytest.raises(
+        PlanError, match=r"WrongShape.* gave values of shape \(1, 1, 1\).*\(1, 4, 1\)"
+    ):
         fit(trees, SCHEMA, columns, label)
 
 
