@@ -752,7 +752,8 @@ class Ledger:
         LedgerError
             If the query has no positive price.
         ResumeError
-            If the round does not follow the newest one, or the lease is lost: then another process runs the fit.
+            If the round does not follow the newest one, or the lease is lost: then another process runs the fit. In
+            memory no round is recorded again, as nothing tells whether its sums are the same.
         BudgetExceededError
             If all rounds together would cost more than the fit reserved.
 

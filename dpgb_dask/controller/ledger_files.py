@@ -294,7 +294,8 @@ def write_head(file: Path, head: Head, name: str = "") -> Path:
             os.fsync(out.fileno())
     except BaseException:
         with contextlib.suppress(OSError):
-            pending.unlink()
+            pending.unlink(missing_ok=True)
+            file.parent.rmdir()  # only if nothing is in it: that of a ledger which could not begin
         raise
     return pending
 

@@ -121,7 +121,7 @@ class Controller:
         self._journal = journal
         self._fingerprint = fingerprint
         self._bound = not ledger.durable
-        self._opened = list(opened)
+        self._opened = tuple(opened)  # before the fit was resumed
         self._journalled = [] if journal is None else journal.entries()
         self._receipts: list[Receipt] = []
         self._spending = Spending(pure=terms.pure)
@@ -439,7 +439,7 @@ class Controller:
             raise StructureError(
                 f"The sums of query {query.label!r} are not the int64 vector that it declares."
             )
-        seal = ""  # in memory nobody comes back to compare it
+        seal = ""  # in memory no round is opened twice
         if self._ledger.durable:
             seal = key.seal("sums", query_id, np.ascontiguousarray(sums).data)
         opened = Opened(receipt.query_id, seal)
@@ -447,8 +447,8 @@ class Controller:
             if self._opened[receipt.position] != opened:
                 raise ResumeError(_diverged(self.fit_id, receipt.position))
         else:
+            # refuses a round that was opened in this process already, unless it is durable and for the same sums
             self._ledger.open_round(self.fit_id, self._lease, receipt.position, opened, query)
-            self._opened.append(opened)
         answer = mechanism.answer(sums, key.stream(query_id, sums))
         if self._journal is not None:
             content = _content(receipt, answer)

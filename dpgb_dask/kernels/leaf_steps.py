@@ -60,13 +60,28 @@ def leaf_steps(
     Returns
     -------
     (n_scores, n_leaves) int32
+
+    Raises
+    ------
+    ValueError
+        If rows are those of other leaves: the kernel would read other memory.
     """
     sums = readable("answer", answer, np.int64, 1).reshape(-1, n_scores, 2)
     if rows.size not in (0, len(sums)):
         raise ValueError("rows needs a number for each leaf of the answer, or none.")
     out = np.empty((n_scores, len(sums)), np.int32)
     known = readable("rows", rows, np.float64, 1)
-    _leaf_steps(sums, known, step, hess_step, ridge, largest, rate, score_steps, out)
+    _leaf_steps(
+        sums,
+        known,
+        float(step),  # for options of other types numba compiles other versions, or knows none
+        float(hess_step),
+        float(ridge),
+        float(largest),
+        float(rate),
+        float(score_steps),
+        out,
+    )
     return out
 
 
@@ -114,7 +129,14 @@ def with_leaves(
         Which of them.
     low, high : (n_scores,) int64, score steps
         By how much the table's least and largest entry moved is added to them.
+
+    Raises
+    ------
+    ValueError
+        If the sizes differ: the kernel would read other memory.
     """
+    if table.shape != (leaf.size, len(value)) or not low.size == high.size == len(value):
+        raise ValueError("with_leaves needs a leaf for each bin of the table, and the same scores.")
     out = np.empty(table.shape, np.int32)
     _with_leaves(
         readable("table", table, np.int32, 2),

@@ -20,7 +20,7 @@ from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.ledger_book import Tally
+from dpgb_dask.controller.ledger_book import Opened, Tally
 from dpgb_dask.errors import BudgetExceededError, LedgerError, PlanError
 from dpgb_dask.names import ACCOUNT_UNITS
 
@@ -572,14 +572,14 @@ def test_a_ledger_remembers_spending_of_rounds_it_did_not_open(open_ledger):
     ledger._tallies.clear()
     with pytest.raises(BudgetExceededError):
         ledger.open_round(
-            controller.fit_id, controller._lease, 2, controller._opened[0], query(price=part + 1)
+            controller.fit_id, controller._lease, 2, Opened("q", "s"), query(price=part + 1)
         )
     with pytest.raises(PlanError, match="disjoint"):
         ledger.open_round(
             controller.fit_id,
             controller._lease,
             2,
-            controller._opened[0],
+            Opened("q", "s"),
             tree_query(1, RowDraw("part", 0, 4, 6)),
         )
     controller.release(query(price=part), raw())

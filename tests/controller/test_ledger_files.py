@@ -1,6 +1,7 @@
 """Names of a ledger and the files beside it: addresses, second names, heads, copies, files of older versions."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -308,6 +309,24 @@ def test_a_ledger_for_which_there_is_no_room_leaves_no_folder(url, path):
     assert not list(path.parent.glob("ledger-*"))
     Ledger(url).open_account("people", epsilon=3.0, delta=1e-6)
     assert len(list(path.parent.glob("ledger-*"))) == 1
+
+
+def test_a_folder_without_room_for_its_head_is_not_left(url, path, monkeypatch):
+    def full(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(os, "fsync", full)
+        with pytest.raises(LedgerUnavailableError, match="No space left"):
+            Ledger(url).open_account("people", epsilon=3.0, delta=1e-6)
+        assert not list(path.parent.glob("ledger-*"))
+    ledger = Ledger(url)
+    ledger.open_account("people", epsilon=3.0, delta=1e-6)
+    with monkeypatch.context() as while_full:
+        while_full.setattr(os, "fsync", full)
+        with pytest.raises(LedgerUnavailableError, match="No space left"):
+            ledger.open_account("more", epsilon=3.0, delta=1e-6)
+    assert [file.name for file in ledger.directory.iterdir()] == ["head"]
 
 
 def test_a_copy_that_fails_leaves_nothing_open(tmp_path, monkeypatch):

@@ -305,6 +305,24 @@ def test_resume_without_a_journal_draws_the_same_answers(ledger):
         assert np.array_equal(released.value, journal.kept[i].value)
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_round_that_failed_is_not_answered_for_other_sums(ledger, durable):
+    """Its first answer may be with someone: a second one, of other noise, would not be paid for."""
+    journal = ListJournal(broken=True)
+    controller = reserve(ledger if durable else None, journal=journal)
+    controller.bind(1)
+    with pytest.raises(OSError, match="disk full"):
+        controller.release(query(), raw())
+    with pytest.raises(ResumeError, match="does not follow the newest one"):
+        controller.release(query(), raw(10, 20, 31))
+    assert len(journal.lost) == 1
+    if durable:
+        with pytest.raises(OSError, match="disk full"):
+            controller.release(query(), raw())
+        first, again = journal.lost
+        np.testing.assert_array_equal(again.value, first.value)
+
+
 def test_release_of_a_journalled_answer_opens_nothing(ledger):
     old, journal = broken_fit(ledger)
     controller = reserve(ledger, resume=old.fit_id, journal=journal)

@@ -8,6 +8,21 @@ from dpgb_dask.kernels.leaf_steps import leaf_steps, with_leaves
 WHOLE = np.iinfo(np.int32)
 
 
+@pytest.mark.parametrize("number", [float, int, np.int8, np.float16, np.longdouble])
+def test_options_may_be_numbers_of_any_type(number):
+    options = dict.fromkeys(("ridge", "largest", "rate"), number(1))
+    found = leaf_steps(
+        np.array([-6, 2, 4, 4]),
+        np.empty(0),
+        1,
+        number(1),
+        number(1),
+        score_steps=number(1),
+        **options,
+    )
+    np.testing.assert_array_equal(found, [[1, -1]])
+
+
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize(("n_leaves", "n_scores"), [(8, 1), (12, 3), (0, 1)])
 def test_steps_are_numpys_to_the_bit(n_leaves, n_scores, counted):
@@ -55,3 +70,15 @@ def test_a_table_gets_a_trees_leaves_and_its_ends_move(n_scores):
     np.testing.assert_array_equal(with_leaves(table, leaf, value, 1, low, high), expected)
     np.testing.assert_array_equal((low, high), ends)
     np.testing.assert_array_equal(table, before)
+
+
+@pytest.mark.parametrize(
+    ("n_bins", "n_scores", "n_ends"), [(4, 1, 1), (3, 2, 2), (3, 2, 1), (3, 1, 2)]
+)
+def test_a_table_of_other_bins_or_scores_is_refused(n_bins, n_scores, n_ends):
+    ends = np.zeros(n_ends, np.int64)
+    with pytest.raises(ValueError, match="a leaf for each bin of the table"):
+        with_leaves(
+            np.zeros((n_bins, n_scores), np.int32), np.zeros(3, np.uint16), np.zeros((1, 2, 4), np.int32), 0,
+            ends, ends.copy(),
+        )  # fmt: skip

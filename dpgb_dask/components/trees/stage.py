@@ -877,6 +877,11 @@ class Trees(Stage):
         if self.least_weight:
             sums = pooled(sums, self.least_weight)
         leaf = self.leaf.value(sums, above, kind=state.shape.kind, batch=size)
+        if np.shape(leaf) != grad.shape:  # of a rule that may come from outside
+            raise PlanError(
+                f"{self.leaf!r} gave values of shape {np.shape(leaf)} for sums of shape {grad.shape}."
+                " Return one value for each leaf and score."
+            )
         if self.leaf_decay:
             assert isinstance(self.rows, Ensembles)
             k = state.memory.tree % self.rows.size

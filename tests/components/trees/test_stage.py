@@ -478,6 +478,25 @@ class Recorder(Leaf):
         return np.zeros(sums.grad.shape)
 
 
+class WrongShape(NewtonStep):
+    """A leaf rule of one's own that gives too few leaves, or too few scores."""
+
+    def value(self, sums, above=None, **options):  # noqa: ARG002
+        return np.zeros(sums.grad.shape)[:, :1]
+
+
+@pytest.mark.parametrize("features", [AllFeatures(), Cyclic(k=1)])
+@pytest.mark.parametrize("split", [TotallyRandom(), HistogramSplit()])
+def test_leaves_of_another_shape_are_refused(split, features):
+    """Kernels would read beyond them."""
+    trees = Trees(n_trees=2, depth=2, split=split, leaf=WrongShape(), features=features)
+    columns, label = data(100)
+    with pytest.raises(
+        PlanError, match=r"WrongShape.* gave values of shape \(1, 1, 1\).*\(1, 4, 1\)"
+    ):
+        fit(trees, SCHEMA, columns, label)
+
+
 @pytest.mark.parametrize("split", [TotallyRandom(), HistogramSplit()])
 def test_leaves_know_their_trees_and_their_batch(split):
     columns, label = data(100)
