@@ -28,6 +28,8 @@ from dpgb_dask.errors import LedgerError
 
 WAIT_SECONDS = 60.0  # for another process to leave its transaction
 STALE_SECONDS = 3600.0  # a pending head older than this was left by a process that was killed
+# whether SQLAlchemy decodes a path, as it does from 2.1 on
+DECODED = make_url("sqlite:///%25").database == "%"
 MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
@@ -112,7 +114,8 @@ class Address:
                 " Give 'sqlite:///path.db', or 'sqlite:///file:/path.db?mode=ro&uri=true' to look at it only. In a"
                 " name, write %3F for ? and %25 for %."
             )
-        name = _file_name(url.database or "")
+        database = url.database or ""
+        name = _file_name(database if DECODED else unquote(database))
         if name in ("", ":memory:") or mode == "memory":
             if options.get("cache") != "shared":
                 return cls(URL.create("sqlite"))
@@ -141,8 +144,11 @@ class Address:
     def public(self) -> str:
         """Return the address without its password; libpq finds one in PGPASSWORD or .pgpass."""
         url = self.url  # URL.set(password=None) would keep it
+        database = url.database
+        if database and not (DECODED or self.server):
+            database = quote(database, safe="/: ~")
         public = URL.create(
-            url.drivername, url.username, None, url.host, url.port, url.database, url.query
+            url.drivername, url.username, None, url.host, url.port, database, url.query
         )
         return public.difference_update_query(["password", "sslpassword"]).render_as_string(False)
 

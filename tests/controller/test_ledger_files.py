@@ -110,8 +110,10 @@ def test_an_address_of_no_file_is_refused(address, tmp_path, monkeypatch):
 def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
-    Ledger(address).open_account("a", epsilon=1.0, delta=1e-6)
+    ledger = Ledger(address)
+    ledger.open_account("a", epsilon=1.0, delta=1e-6)
     assert (tmp_path / name / "b.db").exists()
+    assert len(Ledger(ledger._address.public()).accounts()) == 1
     for cut in ("sqlite:///100?/b.db", "sqlite:///100?a=1/b.db"):
         with pytest.raises(LedgerError, match="write %3F for"):
             Ledger(cut)
