@@ -7,6 +7,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+from odd_dates import UNITLESS
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
@@ -111,7 +112,7 @@ def test_value_of_never_raises():
     values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
     told = ["0.1", "0.1", "7", "True", "missing", "a", "3", "1000000269", "missing", "-inf"]
     assert list(map(value_of, values)) == told
-    none = [pd.NA, pd.NaT, np.datetime64("NaT"), np.float32("nan"), Decimal("nan")]
+    none = [pd.NA, pd.NaT, UNITLESS, np.datetime64("NaT", "s"), np.float32("nan"), Decimal("nan")]
     assert {*map(value_of, none)} == {"missing"}
     assert [value_of("nan"), value_of("None")] == ["nan", "None"]  # texts, and perhaps categories
 
