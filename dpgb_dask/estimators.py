@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -259,9 +260,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self.model_of_fit_ = file.model
         self.bin_shares_ = file.shares
         self.bands_ = file.bands
-        digests = {} if file.report.unverified else export.digests_of(file)
-        edits = in_words(file.edits, self._scale())
-        self.privacy_report_ = replace(file.report, digests=digests, edits=edits)
+        self._adopted = file
+        self.__dict__.pop("privacy_report_", None)
         self.fit_id_ = file.report.fit_id
         if not self._infers():  # otherwise scikit-learn's own checks set them
             self.n_features_in_ = schema.n_features
@@ -269,6 +269,14 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if schema.target.classes:
             order = outputs.sorted_places(schema.target.classes)
             self.classes_ = self._declared_labels()[list(order)]
+
+    @cached_property
+    def privacy_report_(self) -> PrivacyReport:
+        """The report, with the digests of the file as the fit left it: made when it is asked for, as it takes time."""
+        check_is_fitted(self)
+        file = self._adopted
+        digests = {} if file.report.unverified else export.digests_of(file)
+        return replace(file.report, digests=digests, edits=in_words(file.edits, self._scale()))
 
     def _declared_labels(self) -> NDArray[Any]:
         """Return the classes in the schema's order, which is that of the model's scores."""

@@ -1,5 +1,6 @@
 """The public face: inputs and outputs of every kind, the report, model files, accounts, scikit-learn's tools."""
 
+import copy
 import inspect
 import json
 import logging
@@ -348,11 +349,7 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
         "log": "\n".join(record.getMessage() for record in caplog.records),
         "progress": repr(seen),
         "attributes": repr(
-            {
-                k: v
-                for k, v in vars(fitted).items()
-                if k not in ("model_", "model_of_fit_", "bin_shares_", "bands_", "callbacks")
-            }
+            {k: v for k, v in vars(fitted).items() if k not in FLOATS and k != "callbacks"}
         ),
     }
     file = json.loads(texts["file"])
@@ -371,14 +368,43 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
         assert not counts & numbers_in(text), name
 
 
+FLOATS = (
+    "model_",
+    "model_of_fit_",
+    "bin_shares_",
+    "bands_",
+    "_adopted",
+)  # attributes that hold many
+
+
 def test_only_released_values_are_attributes(classifier):
+    assert classifier.privacy_report_.digests
     fitted = {name for name in vars(classifier) if name.endswith("_")}
     assert fitted == {
         "schema_", "model_", "model_of_fit_", "edits_", "bin_shares_", "bands_", "privacy_report_",
         "fit_id_",
         "classes_", "n_features_in_", "feature_names_in_",
     }  # fmt: skip
-    assert not [name for name in vars(classifier) if name.startswith("_")]
+    assert [name for name in vars(classifier) if name.startswith("_")] == ["_adopted"]
+    assert type(classifier._adopted) is export.ModelFile  # what a file of it holds, and no more
+
+
+def test_a_report_tells_the_digests_of_the_fit_whenever_it_is_asked_for(classifier, tmp_path):
+    """They are made late, and by then parameters that act in `predict` may have been set."""
+    path = tmp_path / "m.json"
+    classifier.save(path)
+    told = json.loads(path.read_text())["digests"]
+    late = load(path)
+    assert "privacy_report_" not in vars(late)
+    late.set_params(columns="position")
+    assert pickle.loads(pickle.dumps(late)).privacy_report_.digests == told
+    assert late.privacy_report_ is late.privacy_report_
+    assert late.privacy_report_.digests == copy.deepcopy(classifier).privacy_report_.digests == told
+    assert classifier.privacy_report_.digests == told  # of which a change must not keep the report
+    edited = classifier.edit().monotone(classifier.schema_.names[0], 1).done()
+    assert edited.privacy_report_.edits
+    assert edited.privacy_report_.digests["parameters"] != told["parameters"]
+    assert not hasattr(DPGBClassifier(schema=classifier.schema), "privacy_report_")
 
 
 # ---- files, copies, tools --------------------------------------------------------------------------------------------
