@@ -1,4 +1,4 @@
-"""Whole fits here and at an earlier commit, in turns: CPU seconds of one thread, ε = 1, rows in memory, kernels warm.
+"""Whole fits and predictions here and at an earlier commit, in turns: CPU seconds of one thread, ε = 1, kernels warm.
 
     python ci/bench/before.py --json before.json
     python ci/bench/before.py --cases 30000
@@ -6,7 +6,9 @@
 
 The earlier commit is checked out beside (``git worktree``); both use the packages of this Python, each fit in a process
 of its own. ``auto`` has got chosen trees and a larger forest on rich data since then: rows "as then" leave both out, so
-that the stages are those of the earlier commit. The least time of each counts; ratios of medians stand beside it.
+that the stages are those of the earlier commit. Rows lie in memory, and the model predicts them all as floats. Where
+XGBoost is installed, 100 of its trees of depth 6 (``hist``) learn the rows of one case, in turns too. The least time of
+each counts; ratios of medians stand beside it.
 ``--smoke``: once, small, and none of the earlier commit.
 """
 
@@ -19,7 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -46,7 +50,10 @@ class Case(NamedTuple):
         return f"{self.rows} x {self.features}{classes}, {self.plan}"
 
 
-Times = dict[tuple[Case, str], list[float]]  # CPU seconds of each fit, by case and whose library
+FIT, PREDICT = "fit", "predict"
+Times = dict[
+    tuple[str, Case, str], list[float]
+]  # CPU seconds: of what, of which case, whose library
 
 SMALL, LARGE = Case(200_000, 28, 2, "as then", np.inf), Case(1_000_000, 28, 2, "as then", 0.52)
 CASES = (
@@ -58,14 +65,19 @@ CASES = (
     Case(1_000_000, 300, 2, "as then", 0.5),
 )
 MARGINAL_GOAL = 0.57
+PREDICT_GOAL = 0.5
+XGBOOST, XGBOOST_GOAL = "XGBoost", 1 / 6
 SMALLEST_REPEATS = 7  # of the first case, whose fits are short beside what a busy machine adds
 SMOKE = (Case(3_000, 4, 2, "as then", np.inf), Case(3_000, 4, 3, "auto", np.inf))
+MORE_OF = {LARGE, SMOKE[0]}  # of these predictions are told too, and XGBoost is a rival
 
 
 def main() -> int:
     options = parse()
-    if options.fit:
-        print(json.dumps(fit(Case(*map(int, options.fit[:3]), options.fit[3], np.inf))))
+    if options.child:
+        *sizes, plan, who = options.child
+        case = Case(*map(int, sizes), plan, np.inf)
+        print(json.dumps(boosted(case) if who == XGBOOST else fitted(case)))
         return 0
     every = SMOKE if options.smoke else CASES
     cases = tuple(case for case in every if case.name.startswith(options.cases))
@@ -76,12 +88,14 @@ def main() -> int:
         nullcontext() if options.smoke else earlier(Path(folder)) as before,
     ):
         code = {"now": ROOT} | ({} if before is None else {BEFORE: before})
+        rival = {XGBOOST: ROOT} if find_spec("xgboost") else {}
         times: Times = {}
         for turn in range(1 if options.smoke else max(options.repeats, SMALLEST_REPEATS)):
             for case in cases if turn < options.repeats else set(cases) & {every[0]}:
-                for name, root in code.items():
-                    times.setdefault((case, name), []).append(measure(case, root))
-    records = report(cases, times)
+                for who, root in (code | (rival if case in MORE_OF else {})).items():
+                    for what, seconds in measure(case, who, root).items():
+                        times.setdefault((what, case, who), []).append(seconds)
+    records = report(rows_to_print(cases, times))
     if options.json:
         Path(options.json).write_text(json.dumps(records, indent=1) + "\n")
     return int(not options.smoke and not all(record["met"] for record in records))
@@ -100,23 +114,30 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cases", default="", help="rows of the table whose name begins like this")
     parser.add_argument("--json", help="file to write the figures to")
     parser.add_argument("--smoke", action="store_true", help="once, small, here alone")
-    parser.add_argument("--fit", nargs=4, help=argparse.SUPPRESS)  # a child's case
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)  # its case, and whose
     return parser.parse_args()
 
 
-def measure(case: Case, root: Path) -> float:
-    """Return the CPU seconds of a fit in a process of its own, with the library of a checkout."""
-    command = [sys.executable, __file__, "--fit", *map(str, case[:4])]
+def measure(case: Case, who: str, root: Path) -> dict[str, float]:
+    """Return the CPU seconds of a fit, and of predictions, in a process of its own with the library of a checkout."""
+    command = [sys.executable, __file__, "--child", *map(str, case[:4]), who]
     environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(root)}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     seconds, place = json.loads(done.stdout.splitlines()[-1])
-    if Path(place).parents[1].resolve() != root.resolve():
+    if who != XGBOOST and Path(place).parents[1].resolve() != root.resolve():
         raise RuntimeError(f"The fit imported {place}, not the library of {root}.")
-    return float(seconds)
+    return seconds
 
 
-def fit(case: Case) -> tuple[float, str]:
-    """Fit twice, the first time for the kernels; return the CPU seconds of the second, and the library's place.
+def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(case.rows, case.features)).astype(np.float32)
+    score = x[:, 0] + np.sin(2 * x[:, 1]) + x[:, 2] * x[:, 3] + rng.logistic(size=case.rows)
+    return x, np.digitize(score, np.quantile(score, np.linspace(0, 1, case.classes + 1)[1:-1]))
+
+
+def fitted(case: Case) -> tuple[dict[str, float], str]:
+    """Fit and predict twice, first for the kernels; return the CPU seconds of the second time, and the library's place.
 
     What the first leaves is collected before the second: loading kernels makes so many objects that Python goes through
     all of them, once in a process, in whichever fit the threshold is met.
@@ -127,10 +148,7 @@ def fit(case: Case) -> tuple[float, str]:
     import dpgb_dask  # noqa: PLC0415
 
     dask.config.set({"dpgb-dask.n-threads": 1})
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(case.rows, case.features)).astype(np.float32)
-    score = x[:, 0] + np.sin(2 * x[:, 1]) + x[:, 2] * x[:, 3] + rng.logistic(size=case.rows)
-    label = np.digitize(score, np.quantile(score, np.linspace(0, 1, case.classes + 1)[1:-1]))
+    x, label = rows_of(case)
     chunk = max(1, case.rows // 4)
     rows = da.from_array(x, chunks=(chunk, case.features)), da.from_array(label, chunks=chunk)
     schema = dpgb_dask.Schema(
@@ -141,12 +159,31 @@ def fit(case: Case) -> tuple[float, str]:
         options["columns"] = "position"
         if case.plan == "as then":
             options["recipe"] = plan_of_then()
+    model = dpgb_dask.DPGBClassifier(**options)
     for _ in range(2):
-        gc.collect()
-        start = time.process_time()
-        dpgb_dask.DPGBClassifier(**options).fit(*rows)
-        took = time.process_time() - start
+        took = {FIT: seconds_of(lambda: model.fit(*rows))}
+        took[PREDICT] = seconds_of(lambda: model.predict_proba(x))
     return took, dpgb_dask.__file__
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def boosted(case: Case) -> tuple[dict[str, float], str]:
+    """Return the CPU seconds of XGBoost's trees from floats, the second time, and where it lies."""
+    import xgboost  # noqa: PLC0415 - in a process of its own
+
+    x, label = rows_of(case)
+    options = {"tree_method": "hist", "max_depth": 6, "objective": "binary:logistic", "nthread": 1}
+
+    def fit() -> None:
+        xgboost.train(options, xgboost.QuantileDMatrix(x, label, nthread=1), num_boost_round=100)
+
+    return {FIT: [seconds_of(fit) for _ in range(2)][-1]}, xgboost.__file__
 
 
 def plan_of_then():
@@ -166,45 +203,59 @@ def plan_of_then():
     return replace(auto, name="auto as then", stages=stages)
 
 
-def report(cases: tuple[Case, ...], times: Times) -> list[dict]:
-    """Print a row per case, and what a further row costs; return them."""
-    least = {key: min(fits) for key, fits in times.items()}
-    found = {
-        case.name: (case.goal, [least.get((case, who)) for who in ("now", BEFORE)])
-        for case in cases
-    }
-    medians = {
-        case.name: median(times[case, "now"]) / median(times[case, BEFORE])
-        for case in cases
-        if (case, BEFORE) in times
-    }
+class Row(NamedTuple):
+    """A line of the table: seconds here, and of another, if it ran."""
+
+    name: str
+    goal: float
+    now: float
+    other: str
+    then: float | None
+    of_medians: float | None
+
+
+def rows_to_print(cases: tuple[Case, ...], times: Times) -> list[Row]:
+    least = {key: min(found) for key, found in times.items()}
+
+    def row(name: str, what: str, case: Case, goal: float, other: str = BEFORE) -> Row:
+        here, there = (what, case, "now"), (what, case, other)
+        medians = median(times[here]) / median(times[there]) if there in times else None
+        return Row(name, goal, least[here], other, least.get(there), medians)
+
+    rows = [row(case.name, FIT, case, case.goal) for case in cases]
+    for case in set(cases) & MORE_OF:
+        judged = case.goal < np.inf
+        goal = PREDICT_GOAL if judged else np.inf
+        rows.append(row(f"{case.name}: predictions", PREDICT, case, goal))
+        if (FIT, case, XGBOOST) in times:
+            goal = XGBOOST_GOAL if judged else np.inf
+            rows.append(row(f"{case.name}: 100 trees", FIT, case, goal, XGBOOST))
     if SMALL in cases and LARGE in cases:
-        each = [
-            None if (LARGE, who) not in least else (least[LARGE, who] - least[SMALL, who]) / 0.8
+        now, then = (
+            None
+            if (FIT, LARGE, who) not in least
+            else (least[FIT, LARGE, who] - least[FIT, SMALL, who]) / 0.8
             for who in ("now", BEFORE)
-        ]
-        found["a further 1 M rows x 28, as then"] = (MARGINAL_GOAL, each)
+        )
+        name = "a further 1 M rows x 28, as then"
+        rows.append(Row(name, MARGINAL_GOAL, now, BEFORE, then, None))
+    return rows
+
+
+def report(rows: list[Row]) -> list[dict]:
+    """Print the rows; return them."""
     records = []
-    for name, (goal, (now, before)) in found.items():
-        ratio = None if before is None else now / before
-        met = ratio is None or ratio <= goal
-        told = "" if ratio is None else f"  {BEFORE} {before:8.2f} s  ratio {ratio:5.2f}"
-        if name in medians:
-            told += f" (of medians {medians[name]:5.2f})"
-        asked = (
-            "" if ratio is None or goal == np.inf else f"  {'ok' if met else 'MISS'} (asked {goal})"
-        )
-        print(f"{name:36s} now {now:8.2f} CPU-s{told}{asked}", flush=True)
-        records.append(
-            {
-                "case": name,
-                "now": now,
-                "before": before,
-                "of_medians": medians.get(name),
-                "goal": None if goal == np.inf else goal,
-                "met": met,
-            }
-        )
+    for row in rows:
+        ratio = None if row.then is None else row.now / row.then
+        met = ratio is None or ratio <= row.goal
+        told = "" if ratio is None else f"  {row.other} {row.then:8.2f} s  ratio {ratio:5.2f}"
+        if row.of_medians is not None:
+            told += f" (of medians {row.of_medians:5.2f})"
+        if ratio is not None and row.goal != np.inf:
+            told += f"  {'ok' if met else 'MISS'} (asked {row.goal:.2g})"
+        print(f"{row.name:36s} now {row.now:8.2f} CPU-s{told}", flush=True)
+        goal = None if row.goal == np.inf else row.goal
+        records.append(row._asdict() | {"goal": goal, "ratio": ratio, "met": met})
     return records
 
 
