@@ -86,3 +86,23 @@ def test_stress_tables_are_made_anew_within_their_bounds(monkeypatch):
         for column in split.train.select_dtypes("number"):
             feature, values = split.schema.features[column], split.train[column].dropna()
             assert values.between(feature.low, feature.high).all(), name
+
+
+def test_rows_beside_an_earlier_commit_are_judged_by_the_least_of_each():
+    before = importlib.import_module("before")
+    small, large = before.SMALL, before.LARGE
+    seconds = {
+        ("fit", small, "now"): [1.0, 1.5], ("fit", small, "e0dd442"): [2.0, 2.5],
+        ("fit", large, "now"): [9.0, 2.5], ("fit", large, "e0dd442"): [5.0, 6.0],
+        ("fit", large, "XGBoost"): [16.0],
+        ("predict", small, "now"): [0.1], ("predict", small, "e0dd442"): [0.3],
+        ("predict", large, "now"): [0.4, 0.3], ("predict", large, "e0dd442"): [0.5, 0.7],
+    }  # fmt: skip
+    rows = before.report(before.rows_to_print((small, large), seconds))
+    assert [(row["name"], row["ratio"], row["met"]) for row in rows] == [
+        ("200000 x 28, as then", 0.5, True),
+        ("1000000 x 28, as then", 0.5, True),
+        ("1000000 x 28, as then: predictions", 0.6, False),
+        ("1000000 x 28, as then: 100 trees", 2.5 / 16, True),
+        ("a further 1 M rows x 28, as then", 0.5, True),
+    ]
