@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import signal
@@ -149,16 +150,19 @@ def ledger_at(url, home):
     return ledger
 
 
-def spend_all(url, home, out):
+def spend_all(url, home, out, most=None):
     """Start fits until the account has too little left, each with one answer, and write down what was let out.
 
-    Each fit adds a line to the file ``out``, with the cost of its answer, once this process has the answer.
+    Each fit adds a line to the file ``out``, with the cost of its answer, once this process has the answer. After
+    ``most`` fits it waits until it is killed.
     """
     while not Path(home, "go").exists():
         time.sleep(0.001)
     ledger = ledger_at(url, home)
     with Path(out).open("a") as told, contextlib.suppress(BudgetExceededError):
-        while True:
+        for n in itertools.count():
+            if n == most:
+                time.sleep(600)
             fit = reserve(ledger, budget=SMALL, journal=partial(open_journal, ledger))
             fit.bind(1)
             price = fit.release(query(), raw()).receipt.price

@@ -4,9 +4,11 @@ import logging
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from cluster.moments import Moments
 from cluster.test_tasks import CLUSTER, check_same, kill_one, local_sums, rounds_of
 from distributed import Client, LocalCluster
 from distributed.security import Security
@@ -266,24 +268,39 @@ def test_a_worker_that_hangs_holds_a_round_until_dask_gives_it_up(
 
 @pytest.mark.parametrize("long", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_cluster_is_not_idle_while_rounds_go_over_comms(long, seen, expected, monkeypatch):
-    """An idle limit ends a scheduler that has had no task for so long."""
+    """An idle limit ends a scheduler that has had no task for so long: a task comes now and then."""
     monkeypatch.setattr(comms, "LOOK", 0.1)
     monkeypatch.setattr(comms, "AWAKE", 0.1)
-    with LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster, Client(cluster):
+    with (
+        LocalCluster(n_workers=1, processes=False, **CLUSTER) as cluster,
+        Client(cluster),
+        Moments(cluster) as moments,
+    ):
         rounds = rounds_of("binary", backend="comms")
         main_sums(rounds)
-        cluster.scheduler.idle_timeout = 1.0  # from here on: no kernel is compiled meanwhile
+
+        def is_awake():
+            return moments.seen.get(("dpgb-awake", "processing", "memory"), 0) >= 3
+
+        moments.seen.clear()
         if long:
             hold = Hold(monkeypatch)
-            timer = threading.Timer(2.5, hold.go_on.set)
-            timer.start()
-            np.testing.assert_array_equal(main_sums(rounds), expected)
-            timer.join()
-        else:
-            end = time.monotonic() + 2.5
-            while time.monotonic() < end:
+
+            def watch():
+                assert hold.begun.wait(LONGEST)
+                told = comes_true(is_awake)
+                hold.go_on.set()
+                return told
+
+            with ThreadPoolExecutor(1) as pool:
+                told = pool.submit(watch)
                 np.testing.assert_array_equal(main_sums(rounds), expected)
-                time.sleep(0.01)
+            assert told.result()
+        else:
+            deadline = time.monotonic() + LONGEST
+            while not is_awake() and time.monotonic() < deadline:
+                np.testing.assert_array_equal(main_sums(rounds), expected)
+            assert is_awake()
         rounds.close()
     assert all(seen)
 

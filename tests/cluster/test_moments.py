@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 from cluster.moments import Moments, join, kill, lose, retire, strike
 from cluster.test_tasks import CLUSTER
-from distributed import CancelledError, Client, LocalCluster, get_worker
+from distributed import CancelledError, Client, LocalCluster, Status, get_worker
 from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
-from waiting import LONGEST
+from waiting import LONGEST, comes_true
 
 from dpgb_dask import Schema
 from dpgb_dask.errors import ClusterError
@@ -281,12 +281,18 @@ def test_a_process_dies_while_it_predicts(model, tmp_path):
 
 def test_a_scheduler_that_goes_away_while_it_predicts_is_an_error(model, tmp_path, monkeypatch):
     cluster = small_cluster(2, protocol="tcp")
-    end = threading.Thread(target=cluster.close)
-    monkeypatch.setitem(HAPPEN, "once", end.start)
+
+    def go_away():
+        strike(lambda own, _: own.scheduler.close(), cluster, None)
+        assert comes_true(
+            lambda: cluster.scheduler.status == Status.closed
+        )  # before the block is made
+
+    monkeypatch.setitem(HAPPEN, "once", go_away)
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        cluster,
         Client(cluster.scheduler_address),
         pytest.raises((CancelledError, asyncio.CancelledError, OSError)),
     ):
         in_time(model.predict(after(happen, tmp_path / "gone")).compute)
-    end.join(LONGEST)
