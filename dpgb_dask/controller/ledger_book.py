@@ -40,14 +40,8 @@ RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
     " dpgb-dask ledger restore URL."
 )
-TELLING = (
-    "epsilon",
-    "delta",
-    "analysis",
-    "who",
-    "position",
-    "model",
-)  # what an entry shows of its body
+# what an entry shows of its body
+TELLING = ("epsilon", "delta", "analysis", "who", "position", "model")
 ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
 _DIGITS = 28  # bits in which costs agree that two machines compute in double precision
