@@ -20,7 +20,7 @@ from dpgb_dask.components.auto.noise import (
 )
 from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
-from dpgb_dask.contracts.plan import F, State
+from dpgb_dask.contracts.plan import State
 from dpgb_dask.kernels.posterior import add_errors, moves, tell
 from dpgb_dask.released.explain.boxes import Boxes, Sides, shares_of_groups
 from dpgb_dask.training import blas
@@ -71,15 +71,15 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
 
 
 def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
-    mains = _fact(state, MainNoise)
+    mains = state.find(MainNoise)
     if mains is None:
         return NoiseBands(why=UNKNOWN)
     if state.shape.directions is not None:
         return NoiseBands(why=PROJECTED)
-    pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
+    pairs, forest = state.find(PairNoise), state.find(ForestNoise)
     if model.trees.n_trees != (0 if forest is None else forest.gain.shape[1]):
         return NoiseBands(why=UNKNOWN)  # trees of another stage
-    screened = _fact(state, Screened)
+    screened = state.find(Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
     sides = [] if boxes is None else boxes.sides()
     main_sd, pair_sd = [], []
@@ -112,10 +112,6 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         ),
         leaves=_steps(leaves),
     )
-
-
-def _fact(state: State, kind: type[F]) -> F | None:
-    return next((fact for fact in state.facts if isinstance(fact, kind)), None)
 
 
 def size_of(draws: Draws) -> NDArray[np.float64]:

@@ -204,14 +204,14 @@ class Pairs(Stage):
         every_cell = tuple(np.arange(c.n_i * c.n_j, dtype=np.uint8) for c in memory.cells)
         screening = memory.round < 0
         n_rounds = 1 if screening else self._rounds(state)
-        seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
+        observed = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory.totals
         memory = learn(
             memory,
             every_cell,
             sums_of_tables(answer, [len(cells) for cells in every_cell]),
             state,
-            seen,
+            observed,
             damping=self.damping,
             move=not screening,
             ordered=_ordered(state, memory),
