@@ -48,8 +48,8 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     """Return the report of what was asked, charged and assumed."""
     controller = result.controller
     schema, budget = shape.schema, controller.budget
-    unit = schema.unit_id
-    target = schema.target
+    unit, target = schema.unit_id, schema.target
+    neighbours, protected = relation(schema)
     bounds = (
         f"in [{exact(target.low)}, {exact(target.high)}]"
         if target.type == "numeric"
@@ -76,8 +76,8 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         epsilon_zcdp=budget.epsilon
         if plan.pure
         else accounting.zcdp_epsilon(controller.mu, budget.delta),
-        relation=relation(schema)[0],
-        unit=relation(schema)[1],
+        relation=neighbours,
+        unit=protected,
         recipe=plan.name,
         source=plan.source,
         deviations=plan.deviations,
