@@ -139,6 +139,11 @@ def through_rounds(
 
     Parameters
     ----------
+    filters : sequence of Filter
+        One per table.
+    dampings : sequence of float
+        How far the tables moved in each round, as a fraction of the distance to the posterior mean.
+    rng : numpy.random.Generator
     dependence : Dependence or None
         How errors of one table show in the sums of others, as far as it is known.
     passed : bool
@@ -246,8 +251,12 @@ def through_forest(
         Per feature, under the shares of rows.
     groups : list of ((n_bins,) uint8)
         Group of each bin of each feature.
+    forest : ForestNoise
     weights : BinShares
         Shares of Hessians.
+    k : int
+        Score column.
+    rng : numpy.random.Generator
     """
     means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
     before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]

@@ -133,10 +133,16 @@ def observe_totals(
 
     Parameters
     ----------
+    totals : Totals
+        Before the round.
     grad, hess : (n_estimates, n_scores) float64
         Noisy estimates of the same two sums, such as the totals of each table.
     n_summed : (n_estimates,) int64
         Released cells that each adds up: the variance of its noise, as a multiple of a cell's.
+    state : State
+    observed : Observation
+    damping : float
+        How far the intercepts move, as a fraction of the distance.
 
     Returns
     -------

@@ -211,6 +211,9 @@ def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> fl
         Noisy rows of the class.
     sd : float
         Standard deviation of its noise.
+    n_rows : float
+        Noisy rows in all.
+    n_classes : int
     """
     logit = np.linspace(-constants.LARGEST_LOGIT, constants.LARGEST_LOGIT, 601)
     rate = sigmoid(logit)
