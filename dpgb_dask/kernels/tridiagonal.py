@@ -84,7 +84,7 @@ def _subtract_panel(
 
 
 @kernel
-def _reduce(
+def reduce_matrix(
     matrix: NDArray[np.float64],  # IN OUT (n, n): symmetric; then row k begins with its reflector
     diagonal: NDArray[np.float64],  # OUT (n,)
     beside: NDArray[np.float64],  # OUT (n - 1,)
@@ -146,8 +146,8 @@ def _along(
 
 
 @kernel
-def _turn(
-    reflectors: NDArray[np.float64],  # IN (n, n), as `_reduce` leaves them
+def turn_columns(
+    reflectors: NDArray[np.float64],  # IN (n, n), as `reduce_matrix` leaves them
     back: bool,
     columns: NDArray[np.float64],  # IN OUT (n, n_columns)
 ) -> None:
@@ -170,7 +170,7 @@ def _turn(
 
 
 @kernel
-def _log_evidence(
+def write_log_evidence(
     diagonal: NDArray[np.float64],  # IN (n,)
     beside: NDArray[np.float64],  # IN (n - 1,)
     q: NDArray[np.float64],  # IN (n, n_columns)
@@ -200,7 +200,7 @@ def _log_evidence(
 
 
 @kernel
-def _shrunk(
+def add_shrunk(
     diagonal: NDArray[np.float64],  # IN (n,)
     beside: NDArray[np.float64],  # IN (n - 1,)
     q: NDArray[np.float64],  # IN (n, n_columns)
