@@ -83,9 +83,8 @@ def _are_held(collections: Sequence[Any]) -> bool:
     """Whether a graph has futures, or needs keys that are not in it: what is left of futures in parts of an array."""
     if futures_of(collections):
         return True
-    seen: dict[
-        int, tuple[Any, set[Any]]
-    ] = {}  # parts of one array share a graph, which lives as long as it is here
+    # parts of one array share a graph, which lives as long as it is here
+    seen: dict[int, tuple[Any, set[Any]]] = {}
     for part in collections:
         graph = part.__dask_graph__()
         if id(graph) not in seen:

@@ -15,9 +15,8 @@ from dpgb_dask.scalars import whole_number
 if TYPE_CHECKING:
     import dask.dataframe as dd
 
-BLOCK_ROWS = (
-    10_000  # rows are made up in blocks of this many, so that they are the same for all chunk sizes
-)
+# rows are made up in blocks of this many, so that they are the same for all chunk sizes
+BLOCK_ROWS = 10_000
 OCCUPATIONS = (
     "office", "law", "teaching", "cleaning", "engineering", "management",
     "care", "retail", "medicine", "research", "farming", "transport",

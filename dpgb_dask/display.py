@@ -3,21 +3,18 @@
 The text of a `repr`, and of an HTML repr, has at most `MOST` characters. What is left out is counted.
 """
 
-import contextlib
 import decimal
 import html
 import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Number, Rational, Real
 from typing import TypeVar
 
 MOST = 2000
 NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
-MISSING = ("None", "NaN", "NaT", "<NA>")  # no values: of Python, `decimal` and pandas, as text
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
@@ -37,30 +34,6 @@ def brief(value: object, most: int = NAME) -> str:
     """Return text of at most ``most`` characters, all of them seen; the end of a longer one is replaced by "…"."""
     text = str(value)
     return seen(text if len(text) <= most else f"{text[: most - 1]}…")
-
-
-def value_of(value: object) -> str:
-    """Return a value of a row as text, one that is none as "missing"; its type, if it has no text."""
-    try:
-        # of NumPy's floats not all are Python's
-        if isinstance(value, Rational) or not isinstance(value, Real):
-            text = str(value)
-            return text if isinstance(value, str) or text not in MISSING else "missing"
-        number = float(value)
-        if math.isnan(number):
-            return "missing"
-        return f"{number:.0f}" if abs(number) < 1e15 and number.is_integer() else f"{value:g}"
-    except Exception:  # a number of more digits than Python prints, or an object of any class
-        return f"<{type(value).__name__}>"
-
-
-def value_within(value: object, most: int) -> str:
-    """Return a value of a row in at most ``most`` characters; a number is rounded, as one that is cut is another."""
-    text = value_of(value)
-    if len(text) > most and isinstance(value, Number):
-        with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
-            text = f"{decimal.Decimal(text):.2e}"
-    return brief(text, most)
 
 
 def exact(value: float) -> str:

@@ -20,12 +20,11 @@ from dpgb_dask.display import (
     exact,
     floored,
     html_table,
-    value_of,
-    value_within,
 )
 from dpgb_dask.errors import LedgerError
 from dpgb_dask.released.edit import Editor
 from dpgb_dask.released.explain import LocalExplanation, explain_global
+from dpgb_dask.released.explain.terms import value_of, value_within
 from dpgb_dask.training.cost import PrivacyCost
 
 LONG = "<script>" + 190 * "x"

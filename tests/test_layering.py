@@ -1,6 +1,7 @@
 """The layers of the package: which imports which, and which files may open, seal and pay."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -165,6 +166,13 @@ def test_layer_imports_only_what_its_row_allows(path: Path) -> None:
             allowed = head in sys.stdlib_module_names or head in outside
             allowed = allowed or (inside and layer in INSIDE_FUNCTIONS)
         assert allowed, f"{name} ({layer}) may not import {module}"
+
+
+def test_what_another_file_uses_has_a_public_name() -> None:
+    for path in FILES:
+        ours = [name for name, _ in imports_of(path) if name.startswith("dpgb_dask.")]
+        private = [name for name in ours if re.search(r"\._(?!_)", name)]
+        assert not private, f"{path.name} imports {private}"
 
 
 def test_package_has_no_file_outside_the_table() -> None:

@@ -195,10 +195,7 @@ NUMERIC_HESS = 0.10  # stands for the Hessian of a class in the signal of a nume
 CHOSEN_SIGNAL = 1500.0
 CHOSEN_SHARE = 0.8  # of what the main effects leave
 CHOSEN_TREES = (8, 30)  # √signal/5 of them, within these limits
-CHOSEN_LEAF, CHOSEN_LEAF_SIGNAL = (
-    30.0,
-    20.0,
-)  # a leaf has about this Σh, and this share of the signal
+CHOSEN_LEAF, CHOSEN_LEAF_SIGNAL = 30.0, 20.0  # a leaf has about this Σh, and this signal
 CHOSEN_LEAST_DEPTH = 4
 CHOSEN_GROUPS, GROUP_SIGNAL = 16, 1000.0  # the most groups of nodes; one for so much signal
 CHOSEN_CHOICE_SHARE, CHOSEN_CENTRE_SHARE = 0.6, 0.1  # of a tree's price; the leaves have the rest

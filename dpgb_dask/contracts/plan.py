@@ -328,10 +328,19 @@ class State:
         PlanError
             If no stage has left such a record: the stage that asks does not name it in ``uses``.
         """
-        for fact in self.facts:
-            if isinstance(fact, kind):
-                return fact
-        raise PlanError(f"No stage has given {kind.__name__}: name it in the stage's uses.")
+        found = self.find(kind)
+        if found is None:
+            raise PlanError(f"No stage has given {kind.__name__}: name it in the stage's uses.")
+        return found
+
+    def find(self, kind: type[F]) -> F | None:
+        """Return the record of a class; None if no stage has left one.
+
+        Parameters
+        ----------
+        kind : type of Facts
+        """
+        return next((fact for fact in self.facts if isinstance(fact, kind)), None)
 
     def with_fact(self, fact: Facts) -> "State":
         """Return the state with a record for later stages.

@@ -292,25 +292,7 @@ class Schema:
                     " knowledge, not by looking at the data."
                 )
             data = without_blanks(data)
-        if "format" in data and "schema" in data:
-            raise SchemaError(
-                "This is a model file, and no schema. Give the file of the schema; from a model,"
-                " model.schema_.save('people.schema.json') writes it."
-            )
-        if not {"features", "target", "version"} & {*data}:
-            raise SchemaError(
-                "A schema in its JSON form needs 'features' and 'target', each a JSON object. Features alone do not say"
-                " what to predict: give dpgb_dask.Schema(features, classes=[…]), or target_bounds=(low, high)."
-            )
-        version = data.get("version", VERSION)
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")
-        if version > VERSION:
-            raise SchemaError(
-                f"version={short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
-            )
-        known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
-        refuse_unknown(data, known, "the schema")
+        _check_form(data)
         features, target = data.get("features"), data.get("target")
         if not isinstance(features, Mapping) or not isinstance(target, Mapping):
             raise SchemaError("A schema needs 'features' and 'target', each a JSON object.")
@@ -596,6 +578,29 @@ def target_of(name: Any, classes: Any, bounds: Any) -> Target:
             "target_bounds are closer than floats can be scaled by. Give wider bounds."
         )
     return Target(name, "numeric", (), low, high)
+
+
+def _check_form(data: Mapping[str, Any]) -> None:
+    """Refuse what is no schema in its JSON form, is of a newer version, or has keys that a schema does not have."""
+    if "format" in data and "schema" in data:
+        raise SchemaError(
+            "This is a model file, and no schema. Give the file of the schema; from a model,"
+            " model.schema_.save('people.schema.json') writes it."
+        )
+    if not {"features", "target", "version"} & {*data}:
+        raise SchemaError(
+            "A schema in its JSON form needs 'features' and 'target', each a JSON object. Features alone do not say"
+            " what to predict: give dpgb_dask.Schema(features, classes=[…]), or target_bounds=(low, high)."
+        )
+    version = data.get("version", VERSION)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise SchemaError(f"version={short(version)} of the schema must be {VERSION}.")
+    if version > VERSION:
+        raise SchemaError(
+            f"version={short(version)} is newer than {VERSION}: update dpgb_dask to read this schema."
+        )
+    known = {"version", "features", "target", "ignore", "max_weight", "unit_id", "private"}
+    refuse_unknown(data, known, "the schema")
 
 
 def _max_weight(value: Any) -> int:

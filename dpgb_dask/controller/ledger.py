@@ -95,10 +95,8 @@ from dpgb_dask.errors import (
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.scalars import plain_text
 
-REFUSED, NO_RIGHT = (
-    "DPGB0",
-    "42501",
-)  # of errors by PostgreSQL; the first is that of ledger_server.sql
+# codes of PostgreSQL's errors: that of ledger_server.sql, and that of a lacking right
+REFUSED, NO_RIGHT = "DPGB0", "42501"
 # for readers, some of which stay for hours, to let the write-ahead file be folded in
 FOLD_SECONDS = 1
 _ledgers: weakref.WeakSet["Ledger"] = weakref.WeakSet()

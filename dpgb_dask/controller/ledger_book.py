@@ -40,14 +40,8 @@ RESTORE = (
     "Put the newest file and its folder back; if there is none, the owner may go on with this one: ledger.restore(), or"
     " dpgb-dask ledger restore URL."
 )
-TELLING = (
-    "epsilon",
-    "delta",
-    "analysis",
-    "who",
-    "position",
-    "model",
-)  # what an entry shows of its body
+# what an entry shows of its body
+TELLING = ("epsilon", "delta", "analysis", "who", "position", "model")
 ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
 _DIGITS = 28  # bits in which costs agree that two machines compute in double precision
@@ -622,17 +616,13 @@ class Book:
         fit = self.fit(fit_id)
         if fit["state"] not in states:
             raise ResumeError(_ended(fit_id, fit["state"]))
-        if fit["state"] == "RESERVED" and self.restored_since(fit_id):
+        if fit["state"] == "RESERVED" and self.tally().restored_since(fit_id):
             raise ResumeError(
                 f"fit_id={fit_id!r} was unfinished when the ledger was restored: which rounds it opened, on which data,"
                 " is not known for sure. Settle it, which leaves its whole charge: ledger.settle(fit_id), or dpgb-dask"
                 " ledger settle. Then fit anew."
             )
         return fit
-
-    def restored_since(self, fit_id: str) -> bool:
-        """Return whether the ledger was restored after a fit was reserved: entries of the fit may be lost."""
-        return self.tally().restored_since(fit_id)
 
     def leased(self, fit_id: str, lease: str) -> dict[str, str]:
         """Return an unfinished fit without its terms, with the lease that the caller has to hold."""
@@ -904,7 +894,7 @@ class Tally:
         self.head = (row["seq"], row["hash"])
 
     def restored_since(self, fit_id: str) -> bool:
-        """Return whether the ledger was restored after an unfinished fit was reserved."""
+        """Return whether the ledger was restored after an unfinished fit was reserved: its entries may be lost."""
         return self.restored > self.running[fit_id].seq
 
     def opened_charge(self, fit_id: str) -> int:

@@ -415,8 +415,14 @@ class Controller:
         ------
         BudgetExceededError
             If the prices of all queries would exceed what was charged. Nothing is opened.
+        LedgerError
+            If the fit is not bound to its data, has ended, or belongs to another process. Nothing is opened.
+        PlanError
+            If no mechanism has the noise that the price asks for. Nothing is opened.
         ResumeError
             If a resumed fit asks another query, or gets other sums, than before the interruption.
+        StructureError
+            If the sums are not the vector that the query declares.
 
         Privacy
         -------

@@ -70,9 +70,7 @@ def add_siphash(
     words: NDArray[np.uint64],  # IN (n_words, n)
     key: NDArray[np.uint64],  # IN (2,)
     init: NDArray[np.uint64],  # IN (4,)
-    halves: NDArray[
-        np.uint64
-    ],  # OUT (2,): sums of the low and high 32 bits; n < 2**32 keeps them exact
+    halves: NDArray[np.uint64],  # OUT (2,): sums of the low and high 32 bits, exact for n < 2**32
 ) -> None:
     """Add the SipHash-1-3 of each row."""
     v, zero = np.empty((4, STRIP), np.uint64), np.empty(STRIP, np.uint64)

@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, writable
-from dpgb_dask.kernels.tridiagonal import _log_evidence, _reduce, _shrunk, _turn
+from dpgb_dask.kernels.tridiagonal import (
+    add_shrunk,
+    reduce_matrix,
+    turn_columns,
+    write_log_evidence,
+)
 
 PANEL = 4  # leaves that are added to the precision at once
 TINY = 1e-300  # what is divided by if it should be 0
@@ -212,7 +217,7 @@ def _mean(
     n, rank, n_scales = len(root), len(shift), len(scales)
     n_leaves = leaf.max() + 1 if follows else 0
     matrix, diagonal, beside = precision[:rank, :rank].copy(), np.empty(rank), np.empty(rank - 1)
-    _reduce(matrix, diagonal, beside)
+    reduce_matrix(matrix, diagonal, beside)
     q = np.empty((rank, 1 + n_leaves))
     of_leaf, certain = np.empty(0), np.empty(0)
     if n_leaves:
@@ -221,11 +226,11 @@ def _mean(
         )
         q[:, 1:] = rooted[:n_leaves].T
     q[:, 0] = shift
-    _turn(matrix, False, q)
+    turn_columns(matrix, False, q)
 
     own, evidence = np.empty((rank, 1)), np.empty((n_scales, 1))
     own[:, 0] = q[:, 0]
-    _log_evidence(diagonal, beside, own, scales, evidence)
+    write_log_evidence(diagonal, beside, own, scales, evidence)
     told[0] = evidence.max()
     _weigh(evidence, scales, log_odds)
     share = np.empty((n_scales, 1 + n_leaves))
@@ -233,10 +238,10 @@ def _mean(
         share[s] = evidence[s, 0]
     shrunk = np.zeros((rank, 1 + n_leaves))
     # how q makes the mean is also how noise in q does
-    _shrunk(diagonal, beside, q, scales, share, shrunk)
+    add_shrunk(diagonal, beside, q, scales, share, shrunk)
 
     own[:, 0] = shrunk[:, 0]
-    _turn(matrix, True, own)
+    turn_columns(matrix, True, own)
     for i in range(n):
         value[i] = 0.0
         for j in range(rank):
@@ -267,9 +272,9 @@ def _averaged(
     out: NDArray[np.float64],  # OUT (n, n_columns), zeros
 ) -> None:
     share = np.empty((len(scales), q.shape[1]))
-    _log_evidence(diagonal, beside, q, scales, share)
+    write_log_evidence(diagonal, beside, q, scales, share)
     _weigh(share, scales, log_odds)
-    _shrunk(diagonal, beside, q, scales, share, out)
+    add_shrunk(diagonal, beside, q, scales, share, out)
 
 
 @kernel
@@ -284,10 +289,10 @@ def _moves(
 ) -> None:
     n, n_draws = out.shape
     matrix, diagonal, beside = precision[:n, :n].copy(), np.empty(n), np.empty(n - 1)
-    _reduce(matrix, diagonal, beside)
+    reduce_matrix(matrix, diagonal, beside)
     q = np.empty((n, 1 + n_draws))
     q[:, 0], q[:, 1:] = shift, known[:n]
-    _turn(matrix, False, q)
+    turn_columns(matrix, False, q)
     if not passed:
         mean = np.zeros((n, 1))
         _averaged(diagonal, beside, q[:, :1].copy(), scales, log_odds, mean)
@@ -301,7 +306,7 @@ def _moves(
     means = np.zeros((n, 1 + n_draws))
     _averaged(diagonal, beside, q, scales, log_odds, means)
     out[:] = means[:, 1:] - means[:, :1]
-    _turn(matrix, True, out)
+    turn_columns(matrix, True, out)
 
 
 @kernel

@@ -490,9 +490,8 @@ def _join_values(
     """Sum the values of some trees at each joint leaf; the last tree varies fastest."""
     n_trees, leaves = value.shape
     cells = leaves
-    for leaf in range(
-        leaves
-    ):  # a slice of an array would be compiled with its errors' texts, for seconds
+    # a slice of an array would be compiled with its errors' texts, for seconds
+    for leaf in range(leaves):
         table[leaf] = value[0, leaf]
     for t in range(1, n_trees):
         # from the end, since entries that are still to be read lie before those that are written

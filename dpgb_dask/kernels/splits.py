@@ -51,9 +51,7 @@ def _add_gains(
     more_g: float,  # what goes left besides
     more_h: float,
     more: int,
-    variance: NDArray[
-        np.float64
-    ],  # IN (2, MAX_CELLS + 1): by the number of cells on a side, and backwards
+    variance: NDArray[np.float64],  # IN (2, MAX_CELLS + 1): by cells on a side, and backwards
     ridge: NDArray[np.float64],  # IN (2, MAX_CELLS + 1)
     grad_var: float,
     hess_sd: float,
@@ -126,9 +124,7 @@ def _split(
     n_cells: int,
     moved: int,  # whether the last cell goes left too
     right: NDArray[np.uint8],  # OUT (>= n_cells,)
-    mask: NDArray[
-        np.uint8
-    ],  # OUT (>= n_cells,): written to if the cells on the right are not the last
+    mask: NDArray[np.uint8],  # OUT (>= n_cells,): if the cells on the right are not the last
 ) -> bool:
     for i in range(n_cells):
         right[order[i]] = i >= n_left

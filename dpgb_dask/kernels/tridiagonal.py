@@ -50,9 +50,8 @@ def _multiply(
 ) -> None:
     for j in range(n):
         out[j] = 0
-    for i in range(
-        0, n - 7, 8
-    ):  # eight rows at once: the sums are read and written an eighth as often
+    # eight rows at once: the sums are read and written an eighth as often
+    for i in range(0, n - 7, 8):
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
         x4, x5, x6, x7 = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
         for j in range(n):
@@ -85,10 +84,8 @@ def _subtract_panel(
 
 
 @kernel
-def _reduce(
-    matrix: NDArray[
-        np.float64
-    ],  # IN OUT (n, n): symmetric; then row k starts with the k entries of its reflector
+def reduce_matrix(
+    matrix: NDArray[np.float64],  # IN OUT (n, n): symmetric; then row k begins with its reflector
     diagonal: NDArray[np.float64],  # OUT (n,)
     beside: NDArray[np.float64],  # OUT (n - 1,)
 ) -> None:
@@ -149,8 +146,8 @@ def _along(
 
 
 @kernel
-def _turn(
-    reflectors: NDArray[np.float64],  # IN (n, n), as `_reduce` leaves them
+def turn_columns(
+    reflectors: NDArray[np.float64],  # IN (n, n), as `reduce_matrix` leaves them
     back: bool,
     columns: NDArray[np.float64],  # IN OUT (n, n_columns)
 ) -> None:
@@ -173,7 +170,7 @@ def _turn(
 
 
 @kernel
-def _log_evidence(
+def write_log_evidence(
     diagonal: NDArray[np.float64],  # IN (n,)
     beside: NDArray[np.float64],  # IN (n - 1,)
     q: NDArray[np.float64],  # IN (n, n_columns)
@@ -203,7 +200,7 @@ def _log_evidence(
 
 
 @kernel
-def _shrunk(
+def add_shrunk(
     diagonal: NDArray[np.float64],  # IN (n,)
     beside: NDArray[np.float64],  # IN (n - 1,)
     q: NDArray[np.float64],  # IN (n, n_columns)

@@ -79,11 +79,8 @@ def _shipped() -> Mapping[str, Loss]:
         for made in globals().values()
         if isinstance(made, type) and issubclass(made, Loss) and made not in (Loss, OutsideLoss)
     ]
-    return {loss.name: loss for loss in sorted((made() for made in classes), key=_name)}
-
-
-def _name(loss: Loss) -> str:
-    return loss.name
+    shipped: list[Loss] = sorted((made() for made in classes), key=lambda loss: loss.name)
+    return {loss.name: loss for loss in shipped}
 
 
 LOSSES: Mapping[str, Loss] = _shipped()

@@ -843,9 +843,8 @@ def _clamped(table: NDArray[np.int64], first: int, last: int) -> NDArray[np.int6
     return out
 
 
-@lru_cache(
-    maxsize=16
-)  # in most rounds of small steps, the model reaches the steps that it reached before
+# in most rounds of small steps, the model reaches the steps that it reached before
+@lru_cache(maxsize=16)
 def _table_within(gradient: Any, first: int, last: int) -> Any:
     """Return a gradient with its table clamped to these steps; unchanged if all its g would be 0.
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from dpgb_dask.display import value_within
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.plots.style import GREY, dress, in_power, new_figure, plain, power_of, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
 from dpgb_dask.released.explain.overall import marked, unit_of
+from dpgb_dask.released.explain.terms import value_within
 from dpgb_dask.scalars import whole_number
 
 MOST = 12  # most terms that are drawn on their own

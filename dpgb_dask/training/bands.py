@@ -20,7 +20,7 @@ from dpgb_dask.components.auto.noise import (
 )
 from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
-from dpgb_dask.contracts.plan import F, State
+from dpgb_dask.contracts.plan import State
 from dpgb_dask.kernels.posterior import add_errors, moves, tell
 from dpgb_dask.released.explain.boxes import Boxes, Sides, shares_of_groups
 from dpgb_dask.training import blas
@@ -71,15 +71,15 @@ def bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
 
 
 def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
-    mains = _fact(state, MainNoise)
+    mains = state.find(MainNoise)
     if mains is None:
         return NoiseBands(why=UNKNOWN)
     if state.shape.directions is not None:
         return NoiseBands(why=PROJECTED)
-    pairs, forest = _fact(state, PairNoise), _fact(state, ForestNoise)
+    pairs, forest = state.find(PairNoise), state.find(ForestNoise)
     if model.trees.n_trees != (0 if forest is None else forest.gain.shape[1]):
         return NoiseBands(why=UNKNOWN)  # trees of another stage
-    screened = _fact(state, Screened)
+    screened = state.find(Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
     sides = [] if boxes is None else boxes.sides()
     main_sd, pair_sd = [], []
@@ -114,10 +114,6 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
     )
 
 
-def _fact(state: State, kind: type[F]) -> F | None:
-    return next((fact for fact in state.facts if isinstance(fact, kind)), None)
-
-
 def size_of(draws: Draws) -> NDArray[np.float64]:
     """Return the root mean square of draws: their spread, and how far they move on the average."""
     return np.asarray(np.sqrt((draws**2).mean(1)))
@@ -143,6 +139,11 @@ def through_rounds(
 
     Parameters
     ----------
+    filters : sequence of Filter
+        One per table.
+    dampings : sequence of float
+        How far the tables moved in each round, as a fraction of the distance to the posterior mean.
+    rng : numpy.random.Generator
     dependence : Dependence or None
         How errors of one table show in the sums of others, as far as it is known.
     passed : bool
@@ -250,8 +251,12 @@ def through_forest(
         Per feature, under the shares of rows.
     groups : list of ((n_bins,) uint8)
         Group of each bin of each feature.
+    forest : ForestNoise
     weights : BinShares
         Shares of Hessians.
+    k : int
+        Score column.
+    rng : numpy.random.Generator
     """
     means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
     before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]

@@ -92,7 +92,8 @@ def execution(cache: str | Path | None = None, memory_limit: int | str | None = 
 def _place(cache: Any) -> str:
     """Return where codes are stored: a known word, or a text that can only be a folder or a URL."""
     place = str(cache) if isinstance(cache, str | Path) else ""
-    if isinstance(cache, Path):
+    # "~" stays: on a cluster it is the folder of the workers' user
+    if isinstance(cache, Path) and not place.startswith("~"):
         return str(cache.absolute())
     if place in PLACES:
         return place

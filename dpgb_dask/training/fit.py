@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from dask.system import cpu_count
 
 from dpgb_dask.contracts.boundary import Released
 from dpgb_dask.contracts.journal import Journal
@@ -43,7 +44,6 @@ from dpgb_dask.losses import OutsideLoss
 from dpgb_dask.private.keeping.store import remove_saved
 from dpgb_dask.private.reading.rows import Source
 from dpgb_dask.private.rounds import Backend, check_backend, open_rounds
-from dpgb_dask.private.rounds.local import default_threads
 from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.released.export import ModelFile, fit_digest
 from dpgb_dask.training.bands import bands_of
@@ -224,7 +224,7 @@ def fit(
         noting(controller, ledger),
         opened(controller, source, plan, shape, execution, backend, known) as rounds,
     ):
-        n_threads = execution.n_threads or default_threads()
+        n_threads = execution.n_threads or cpu_count()
         result = boost(plan, shape, controller, rounds, n_threads, progress)
         if rounds is not None:  # an interrupted fit needs it to be resumed
             remove_saved(execution.cache, controller.fingerprint_key)
@@ -250,7 +250,7 @@ def replay(
     """
     recorded = 0  # placeholder; the recorded seed of the fit is used
     controller = reserve(plan, shape, budget, ledger, account, seed=recorded, resume=fit_id)
-    return boost(plan, shape, controller, None, default_threads(), None)
+    return boost(plan, shape, controller, None, cpu_count(), None)
 
 
 def reserve(

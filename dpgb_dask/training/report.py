@@ -49,25 +49,8 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
     controller = result.controller
     schema, budget = shape.schema, controller.budget
     unit = schema.unit_id
-    target = schema.target
-    bounds = (
-        f"in [{exact(target.low)}, {exact(target.high)}]"
-        if target.type == "numeric"
-        else f"one of {list(target.classes)}"
-    )
-    public = {
-        "features": {name: in_words(feature) for name, feature in schema.features.items()},
-        "target": f"{target.name}: {bounds}",
-        f"largest weight of a {'row' if unit is None else 'unit'}": shape.max_weight,
-        "seed of public randomness": controller.public_seed,
-        **shape.constraints.to_dict(),
-    }
-    mapped = {n: dict(f.mapping) for n, f in schema.features.items() if isinstance(f, Grouped)}
-    if mapped:
-        public[MAPPINGS] = mapped
-    if shape.class_weight is not None:
-        weights = zip(target.classes, shape.class_weight, strict=True)
-        public["weights of the classes"] = [[label, weight] for label, weight in weights]
+    neighbours, protected = relation(schema)
+    few = result.count is not None and result.count.is_few
     return PrivacyReport(
         private=controller.private and schema.private,
         epsilon=budget.epsilon,
@@ -76,8 +59,8 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         epsilon_zcdp=budget.epsilon
         if plan.pure
         else accounting.zcdp_epsilon(controller.mu, budget.delta),
-        relation=relation(schema)[0],
-        unit=relation(schema)[1],
+        relation=neighbours,
+        unit=protected,
         recipe=plan.name,
         source=plan.source,
         deviations=plan.deviations,
@@ -87,7 +70,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         declared=controller.total,
         charged=controller.spent,
         slack=controller.slack,
-        public=public,
+        public=_public(shape, controller.public_seed),
         assumptions=(
             ONE_ROW if unit is None else f"All rows of one person have the same {unit!r}.",
             *((SAME_ORDER,) if plan.draws_rows and unit is None else ()),
@@ -99,11 +82,7 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         signal=_signal_in_words(controller.receipts, result.asked, result.count),
         stopped=result.stopped,
         warnings=(
-            *(
-                (few_rows(result, shape),)
-                if result.count is not None and result.count.is_few
-                else ()
-            ),
+            *((few_rows(result, shape),) if few else ()),
             *unread(result, schema),
             *large_delta(budget.delta, plan),
             *large_beside_rows(result, plan, shape),
@@ -114,6 +93,30 @@ def report_of(result: FitResult, plan: Plan, shape: Shape) -> PrivacyReport:
         compared=_compared(controller.receipts, result.asked, budget, pure=plan.pure),
         compared_delta=COMPARED_DELTA if plan.pure else budget.delta,
     )
+
+
+def _public(shape: Shape, seed: int) -> dict[str, Any]:
+    """Return the facts that were assumed to be public, by name."""
+    schema, target = shape.schema, shape.schema.target
+    bounds = (
+        f"in [{exact(target.low)}, {exact(target.high)}]"
+        if target.type == "numeric"
+        else f"one of {list(target.classes)}"
+    )
+    public = {
+        "features": {name: in_words(feature) for name, feature in schema.features.items()},
+        "target": f"{target.name}: {bounds}",
+        f"largest weight of a {'row' if schema.unit_id is None else 'unit'}": shape.max_weight,
+        "seed of public randomness": seed,
+        **shape.constraints.to_dict(),
+    }
+    mapped = {n: dict(f.mapping) for n, f in schema.features.items() if isinstance(f, Grouped)}
+    if mapped:
+        public[MAPPINGS] = mapped
+    if shape.class_weight is not None:
+        weights = zip(target.classes, shape.class_weight, strict=True)
+        public["weights of the classes"] = [[label, weight] for label, weight in weights]
+    return public
 
 
 def few_rows(result: FitResult, shape: Shape) -> str:

@@ -4,7 +4,7 @@ from functools import partial
 
 import dask
 import pytest
-from cli_parts import BUDGET, run
+from cli_parts import model_of, run
 
 from dpgb_dask import DPGBClassifier
 from dpgb_dask.cli import demo
@@ -14,15 +14,7 @@ from dpgb_dask.testing import SeededNoise
 def test_the_demo_replaces_its_own_model_alone(place, capsys):
     for text in ("a letter", "{}", None):
         if text is None:
-            run(
-                "fit",
-                place / "people.csv",
-                "--schema",
-                place / "schema.json",
-                "--out",
-                place / "m.json",
-                *BUDGET,
-            )
+            run("fit", place / "people.csv", *model_of(place))
         else:
             (place / "m.json").write_text(text)
         kept = (place / "m.json").read_text()

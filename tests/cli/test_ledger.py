@@ -6,7 +6,7 @@ import re
 import socket
 
 import pytest
-from cli_parts import BUDGET, break_off, fit_people, interrupt_rounds, run
+from cli_parts import break_off, fit_people, interrupt_rounds, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, cli
 
@@ -14,15 +14,7 @@ from dpgb_dask import DPGBClassifier, Ledger, cli
 def test_ledger_opens_shows_and_refuses(place, capsys):
     url = f"sqlite:///{place}/budget.db"
     assert run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6) == 0
-    fit = (
-        "fit",
-        place / "people.parquet",
-        "--schema",
-        place / "schema.json",
-        "--delta",
-        1e-6,
-        "--quiet",
-    )
+    fit = (*fit_people(place), "--quiet")
     charged = ("--ledger", url, "--account", "people")
     assert run(*fit, "--epsilon", 0.9, "--out", place / "a.json", *charged) == 0
     capsys.readouterr()
@@ -98,31 +90,15 @@ def test_ledger_accounts_have_an_analysis(place, capsys):
     assert "66.67 % left" in shown
 
 
-def test_ledger_settles_an_interrupted_fit(place, monkeypatch, capsys):
-    url = f"sqlite:///{place}/budget.db"
-    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
-    interrupt_rounds(monkeypatch)
-    fit = (
-        "fit",
-        place / "people.parquet",
-        "--schema",
-        place / "schema.json",
-        "--delta",
-        1e-6,
-        "--epsilon",
-        0.9,
-    )
-    out = place / "a.json"
-    assert run(*fit, "--out", out, "--quiet", "--ledger", url, "--account", "people") == 130
-    assert not out.exists()
+def test_an_interrupted_fit_is_resumed_by_its_id(place, monkeypatch):
+    url, out = break_off(place, monkeypatch), place / "a.json"
+    (fit,) = Ledger(url).fits("people")
     left = Ledger(url).remaining("people")
-    fit_id = next(e.fit_id for e in Ledger(url).history("people") if e.fit_id)
-    monkeypatch.undo()
-    options = ("--out", out, "--quiet", "--ledger", url, "--account", "people", "--resume", fit_id)
-    assert run(*fit, *options) == 0
+    assert not (place / "broken.json").exists()
+    charged = ("--epsilon", 0.5, "--quiet", "--ledger", url, "--account", "people")
+    assert run(*fit_people(place), "--out", out, *charged, "--resume", fit.fit_id) == 0
     assert Ledger(url).remaining("people") == left
-    assert DPGBClassifier.load(out).fit_id_ == fit_id
-    capsys.readouterr()
+    assert DPGBClassifier.load(out).fit_id_ == fit.fit_id
 
 
 def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, capsys):
@@ -162,26 +138,10 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
 
 
 def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
-    url = f"sqlite:///{place}/budget.db"
-    run("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
-    interrupt_rounds(monkeypatch)
-    fit = (
-        "fit",
-        place / "people.parquet",
-        "--schema",
-        place / "schema.json",
-        "--delta",
-        1e-6,
-        "--epsilon",
-        0.9,
-    )
-    assert (
-        run(*fit, "--out", place / "a.json", "--quiet", "--ledger", url, "--account", "people")
-        == 130
-    )
+    url = break_off(place, monkeypatch)
+    (fit,) = Ledger(url).fits("people")
     left = Ledger(url).remaining("people")
-    fit_id = next(e.fit_id for e in Ledger(url).history("people") if e.fit_id)
-    assert run("ledger", "settle", url, fit_id) == 0
+    assert run("ledger", "settle", url, fit.fit_id) == 0
     assert Ledger(url).remaining("people") > left
 
 
@@ -253,8 +213,7 @@ def test_a_misspelt_ledger_makes_no_new_one(place, capsys):
     url = f"sqlite:///{place}/typo.db"
     assert run("ledger", "show", url) == 1
     assert "no ledger" in capsys.readouterr().err
-    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
-    code = run("fit", place / "people.parquet", *options, "--ledger", url, "--account", "a")
+    code = run("fit", place / "people.parquet", *model_of(place), "--ledger", url, "--account", "a")
     assert code == 1
     assert not (place / "typo.db").exists()
 

@@ -153,6 +153,9 @@ def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsy
     assert fit_id not in capsys.readouterr().err
 
 
+FIT = ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -168,86 +171,14 @@ def test_a_fit_says_its_id_before_a_row_is_read(place, quiet, monkeypatch, capsy
             ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/no/m.json"),
             "directory",
         ),
-        (
-            (
-                "fit",
-                "{}/people.parquet",
-                "--schema",
-                "{}/schema.json",
-                "--out",
-                "{}/m.json",
-                "--target",
-                "nothing",
-            ),
-            "'nothing' is not in the data",
-        ),
-        (
-            (
-                "fit",
-                "{}/people.parquet",
-                "--schema",
-                "{}/schema.json",
-                "--out",
-                "{}/m.json",
-                "--weight",
-                "nothing",
-            ),
-            "'nothing' is not in the data. Name another with --weight",
-        ),
-        (
-            (
-                "fit",
-                "{}/people.parquet",
-                "--schema",
-                "{}/schema.json",
-                "--out",
-                "{}/m.json",
-                "--account",
-                "a",
-            ),
-            "belong together",
-        ),
-        (
-            (
-                "fit",
-                "{}/people.parquet",
-                "--schema",
-                "{}/schema.json",
-                "--out",
-                "{}/m.json",
-                "--recipe",
-                "magic",
-            ),
-            "recipe='magic'",
-        ),
-        (
-            (
-                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
-                *("--loss", "huber:0.2"),
-            ),
-            "loss='huber'",
-        ),
-        (
-            (
-                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
-                *("--loss", "quantile:high"),
-            ),
-            "must be a number",
-        ),
-        (
-            (
-                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
-                *("--loss", "log_loss:2"),
-            ),
-            "only ['huber', 'quantile'] have an option",
-        ),
-        (
-            (
-                *("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.json"),
-                *("--max-depth", "40"),
-            ),
-            "max_depth=40",
-        ),
+        ((*FIT, "--target", "nothing"), "'nothing' is not in the data"),
+        ((*FIT, "--weight", "nothing"), "'nothing' is not in the data. Name another with --weight"),
+        ((*FIT, "--account", "a"), "belong together"),
+        ((*FIT, "--recipe", "magic"), "recipe='magic'"),
+        ((*FIT, "--loss", "huber:0.2"), "loss='huber'"),
+        ((*FIT, "--loss", "quantile:high"), "must be a number"),
+        ((*FIT, "--loss", "log_loss:2"), "only ['huber', 'quantile'] have an option"),
+        ((*FIT, "--max-depth", "40"), "max_depth=40"),
     ],
 )
 def test_errors_are_one_clear_line(place, arguments, words, capsys):
@@ -363,8 +294,7 @@ def test_version_is_printed(capsys):
 
 
 def test_a_scheduler_out_of_reach_is_one_line(place, capsys):
-    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
-    assert run("fit", place / "people.parquet", *options, "--scheduler", "nonsense") == 1
+    assert run("fit", place / "people.parquet", *model_of(place), "--scheduler", "nonsense") == 1
     error = capsys.readouterr().err
     assert "tcp://HOST:PORT" in error
     assert "Traceback" not in error

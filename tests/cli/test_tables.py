@@ -42,19 +42,8 @@ def test_fit_and_predict_read_zarr(place, binary_schema, people):
     data = binary_schema.to_dict()
     data["features"]["color"]["categories"] = [0, 1, 2]
     Schema.from_dict(data).save(place / "numbers.json")
-    model = place / "model.json"
-    assert (
-        run(
-            "fit",
-            place / "people.zarr",
-            "--schema",
-            place / "numbers.json",
-            "--out",
-            model,
-            *BUDGET,
-        )
-        == 0
-    )
+    model, common = place / "model.json", ("--schema", place / "numbers.json", *BUDGET)
+    assert run("fit", place / "people.zarr", "--out", model, *common) == 0
     assert run("predict", model, place / "people.zarr", "--proba", "--out", place / "out.csv") == 0
     assert roc_auc_score(people["target"], pd.read_csv(place / "out.csv")["proba_1"]) > 0.8
     matrix = zarr.create_group(place / "matrix.zarr")
@@ -63,18 +52,7 @@ def test_fit_and_predict_read_zarr(place, binary_schema, people):
     matrix.create_array("X", data=np.stack(columns, axis=1), chunks=(500, 4))
     matrix.create_array("y", data=source["target"][:], chunks=(500,))
     again = place / "again.json"
-    assert (
-        run(
-            "fit",
-            place / "matrix.zarr",
-            "--schema",
-            place / "numbers.json",
-            "--out",
-            again,
-            *BUDGET,
-        )
-        == 0
-    )
+    assert run("fit", place / "matrix.zarr", "--out", again, *common) == 0
     assert run("predict", again, place / "matrix.zarr", "--out", place / "out2.csv") == 0
     assert len(pd.read_csv(place / "out2.csv")) == len(people)
 
@@ -147,18 +125,7 @@ def test_csv_types_come_from_the_schema_not_from_values(place, people, capsys):
     odd.loc[1400, "x"] = "not a number"
     odd.loc[1401, "age"] = ""
     odd.to_csv(place / "odd.csv", index=False)
-    assert (
-        run(
-            "fit",
-            place / "odd.csv",
-            "--schema",
-            place / "schema.json",
-            "--out",
-            place / "m.json",
-            *BUDGET,
-        )
-        == 0
-    )
+    assert run("fit", place / "odd.csv", *model_of(place)) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -167,11 +134,8 @@ def test_no_csv_line_ends_a_fit(place, name, capsys):
     header, *lines = (place / "people.csv").read_bytes().splitlines()
     odd = (BAD_LINES | ODD_LINES)[name]
     (place / "odd.csv").write_bytes(b"\n".join([header, odd, *lines]))
-    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
-    assert (
-        run("fit", place / "odd.csv", *options, "--recipe", "fdp-tr-newton", "--n-estimators", 1)
-        == 0
-    )
+    few = ("--recipe", "fdp-tr-newton", "--n-estimators", 1)
+    assert run("fit", place / "odd.csv", *model_of(place), *few) == 0
     assert run("check", place / "odd.csv", "--schema", place / "schema.json") == 0
     assert capsys.readouterr().err == ""
 
@@ -200,7 +164,7 @@ def test_files_of_text_have_delimiters_and_encodings(place, people, capsys):
 
 
 def test_csv_files_of_a_pattern_share_their_header(place, people, capsys):
-    options = ("--schema", place / "schema.json", "--out", place / "m.json", *BUDGET)
+    options = model_of(place)
     people[:800].to_csv(place / "part-1.csv.gz", index=False)
     people[800:].to_csv(place / "part-2.csv.gz", index=False)
     assert run("fit", place / "part-*.csv.gz", *options) == 0

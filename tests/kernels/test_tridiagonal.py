@@ -5,7 +5,12 @@ import pytest
 from helpers import naive_posterior
 from thinned import thinned
 
-from dpgb_dask.kernels.tridiagonal import _log_evidence, _reduce, _shrunk, _turn
+from dpgb_dask.kernels.tridiagonal import (
+    add_shrunk,
+    reduce_matrix,
+    turn_columns,
+    write_log_evidence,
+)
 
 SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
 
@@ -13,25 +18,25 @@ SCALES = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
 def reduced(matrix):
     n = len(matrix)
     diagonal, beside, reflectors = np.empty(n), np.empty(n - 1), np.array(matrix)
-    _reduce(reflectors, diagonal, beside)
+    reduce_matrix(reflectors, diagonal, beside)
     return diagonal, beside, reflectors
 
 
 def turned(reflectors, columns, *, back):
     out = np.array(columns, order="C")
-    _turn(reflectors, back, out)
+    turn_columns(reflectors, back, out)
     return out
 
 
 def log_evidence(diagonal, beside, q, scales):
     out = np.empty((len(scales), q.shape[1]))
-    _log_evidence(diagonal, beside, q, scales, out)
+    write_log_evidence(diagonal, beside, q, scales, out)
     return out
 
 
 def shrunk(diagonal, beside, q, scales, share):
     out = np.zeros(q.shape)
-    _shrunk(diagonal, beside, q, scales, share, out)
+    add_shrunk(diagonal, beside, q, scales, share, out)
     return out
 
 

@@ -98,18 +98,7 @@ def test_multiclass_model_reads_back(
 def test_inferred_schema_stays_marked(file, tmp_path):
     schema = Schema(file.schema.features, classes=[0, 1], private=False)
     path = tmp_path / "m.json"
-    save(
-        ModelFile(
-            estimator="DPGBClassifier",
-            parameters={},
-            schema=schema,
-            model=file.model,
-            shares=file.shares,
-            bands=file.bands,
-            report=file.report,
-        ),
-        path,
-    )
+    save(replace(file, schema=schema), path)
     assert load(path).schema.private is False
 
 
@@ -117,18 +106,7 @@ def test_numpy_labels_are_written_as_plain_ones(file, tmp_path):
     features = dict(file.schema.features)
     schema = Schema(features, classes=[np.int64(0), np.int64(1)])
     path = tmp_path / "m.json"
-    save(
-        ModelFile(
-            estimator="DPGBClassifier",
-            parameters={},
-            schema=schema,
-            model=file.model,
-            shares=file.shares,
-            bands=file.bands,
-            report=file.report,
-        ),
-        path,
-    )
+    save(replace(file, schema=schema), path)
     assert load(path).schema.target.classes == (0, 1)
 
 
@@ -143,18 +121,7 @@ def test_labels_that_json_cannot_hold_are_refused_and_nothing_is_written(file, t
     schema = with_labels(file.schema, b"a", b"b")
     path = tmp_path / "m.json"
     with pytest.raises(SchemaError, match="bytes"):
-        save(
-            ModelFile(
-                estimator="DPGBClassifier",
-                parameters={},
-                schema=schema,
-                model=file.model,
-                shares=file.shares,
-                bands=file.bands,
-                report=file.report,
-            ),
-            path,
-        )
+        save(replace(file, schema=schema), path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """Defaults of an Execution: a value that is no limit or no folder is refused before any charge."""
 
 import math
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -80,8 +81,10 @@ def test_folders_are_tried(tmp_path, monkeypatch):
         "~/scratch",
         str(tmp_path),
         "s3://bucket/codes.zarr",
+        Path("scratch"),
+        Path("~/scratch"),
     ):
-        check_folder(cache)
+        check_folder(execution(cache=cache).cache)
     (tmp_path / "file").write_text("")
     for cache in ("./nothing", "./file", "./file/scratch", "~nobody_of_that_name/scratch"):
         with pytest.raises(PlanError, match=f"cache='{cache}' cannot be written.*exists.*make it"):

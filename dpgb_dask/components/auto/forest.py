@@ -383,6 +383,9 @@ def draw_features(
     ----------
     chance : (n_features,) float64
         Chances of all features, where all may follow; a feature with chance 0 is never drawn.
+    n_trees, depth : int
+    interactions : Interactions
+    rng : numpy.random.Generator
     """
     levels = []
     used = np.zeros((n_trees, len(chance)), bool)  # per node of a level, tree after tree

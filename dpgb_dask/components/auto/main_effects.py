@@ -186,7 +186,7 @@ class MainEffects(Stage):
         assert state.model is not None
         answer = sums(query, released)
         t, rounds = memory.round, self.rounds_of(state.shape)
-        seen = observation(state, answer, t, rounds, pair=False)
+        observed = observation(state, answer, t, rounds, pair=False)
         directions, masses = state.shape.directions, [scores[0].mass for scores in memory.blocks]
 
         def ordered(j: int, f: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -198,7 +198,7 @@ class MainEffects(Stage):
             query.leaf_of_bin,
             sums_of_leaves(query, answer),
             state,
-            seen,
+            observed,
             damping=self.damping,
             evidence=t >= 2,
             ordered=None if directions is None else ordered,

@@ -114,8 +114,8 @@ class ForestNoise(Facts):
 
     def after(self, state: State) -> "ForestNoise":
         """Return the facts about the trees that the model had before, if any, then these."""
-        known = [fact for fact in state.facts if isinstance(fact, ForestNoise)]
-        return known[0].followed_by(self) if known else self
+        known = state.find(ForestNoise)
+        return self if known is None else known.followed_by(self)
 
     def scaled(self, n_batches: int, factor: float) -> "ForestNoise":
         """Return the facts where the last batches are multiplied by a factor."""

@@ -136,18 +136,14 @@ class Pairs(Stage):
             for mass, bins in zip(state.counts, state.model.bins, strict=True)
         ]
         totals = fresh_totals(found.totals)
-        kernels = []
+        sides = []  # per feature, the mass and the prior of its groups
         for mass, bins, level in zip(state.counts, state.model.bins, levels, strict=True):
             coarse = np.bincount(level, mass).astype(np.float64)
-            kernels.append(
-                (
-                    coarse,
-                    smoothing.prior(coarse, ordered=not bins.categorical, missing_last=False),
-                )
-            )
+            prior = smoothing.prior(coarse, ordered=not bins.categorical, missing_last=False)
+            sides.append((coarse, prior))
         cells, blocks = [], []
         for i, j in candidate_pairs(state):
-            (mass_i, prior_i), (mass_j, prior_j) = kernels[i], kernels[j]
+            (mass_i, prior_i), (mass_j, prior_j) = sides[i], sides[j]
             cells.append(PairCells(i, j, levels[i], levels[j], len(mass_i), len(mass_j)))
             # rows per cell as if the features were independent; the measured Hessian corrects it
             mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
@@ -204,14 +200,14 @@ class Pairs(Stage):
         every_cell = tuple(np.arange(c.n_i * c.n_j, dtype=np.uint8) for c in memory.cells)
         screening = memory.round < 0
         n_rounds = 1 if screening else self._rounds(state)
-        seen = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
+        observed = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory.totals
         memory = learn(
             memory,
             every_cell,
             sums_of_tables(answer, [len(cells) for cells in every_cell]),
             state,
-            seen,
+            observed,
             damping=self.damping,
             move=not screening,
             ordered=_ordered(state, memory),

@@ -116,8 +116,8 @@ class AutoFacts(Facts):
 
 def split_of(state: State) -> BudgetSplit | None:
     """Return the prices of the later stages; None as long as `Start` has not divided the budget."""
-    found = [fact.split for fact in state.facts if isinstance(fact, AutoFacts)]
-    return found[0] if found and found[0] != NO_SPLIT else None
+    found = state.find(AutoFacts)
+    return None if found is None or found.split == NO_SPLIT else found.split
 
 
 def observe_totals(
@@ -126,24 +126,30 @@ def observe_totals(
     hess: NDArray[np.float64],
     n_summed: NDArray[np.int64],
     state: State,
-    seen: Observation,
+    observed: Observation,
     damping: float,
 ) -> tuple[Totals, NDArray[np.float64]]:
     """Combine estimates of the totals, weighted by their precision, and move the intercepts.
 
     Parameters
     ----------
+    totals : Totals
+        Before the round.
     grad, hess : (n_estimates, n_scores) float64
         Noisy estimates of the same two sums, such as the totals of each table.
     n_summed : (n_estimates,) int64
         Released cells that each adds up: the variance of its noise, as a multiple of a cell's.
+    state : State
+    observed : Observation
+    damping : float
+        How far the intercepts move, as a fraction of the distance.
 
     Returns
     -------
     totals : Totals
     grad_total : (n_scores,) float64
     """
-    precision = 1 / (n_summed * seen.grad_sd**2)
+    precision = 1 / (n_summed * observed.grad_sd**2)
     variance = 1 / precision.sum()
     grad_total = precision @ grad * variance
     top = largest_hess(state.shape.kind) * state.n_rows
@@ -153,7 +159,7 @@ def observe_totals(
         for old, new in zip(totals.hess, hess_total, strict=True)
     )
     intercepts = tuple(
-        on_grid_intercept(i.step(float(g), h * state.n_rows, seen, float(variance), damping))
+        on_grid_intercept(i.step(float(g), h * state.n_rows, observed, float(variance), damping))
         for i, g, h in zip(totals.intercepts, grad_total, mean_hess, strict=True)
     )
     return Totals(intercepts=intercepts, hess=mean_hess), grad_total
@@ -319,7 +325,7 @@ def learn(
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
     released: TableSums,
     state: State,
-    seen: Observation,
+    observed: Observation,
     *,
     damping: float,
     move: bool = True,
@@ -330,6 +336,12 @@ def learn(
 
     Parameters
     ----------
+    memory : PosteriorMemory
+    leaf_of_bin : tuple of ((n_bins,) uint8)
+        Leaf of each bin, per table.
+    released : TableSums
+    state : State
+    observed : Observation
     damping : float
         The most that a table moves, as a fraction of the distance; less where tables act together (`Step`).
     move : bool
@@ -347,7 +359,7 @@ def learn(
         released.hess_totals,
         released.n_summed,
         state,
-        seen,
+        observed,
         damping if move else 0.0,
     )
     first = constants.FIRST_SCALE * state.fact(AutoFacts).narrow
@@ -366,7 +378,7 @@ def learn(
                 grad[k],
                 hess[k],
                 float(grad_total[k]),
-                seen,
+                observed,
                 omitted=released.omitted[j],
                 hess_total=totals.hess[k] * state.n_rows,
                 scales=scales if move else None,
@@ -384,7 +396,7 @@ def learn(
     if not move:
         dampings = (*memory.dampings, 0.0)
         return replace(_with_values(memory, means), dampings=dampings)
-    return _moved(memory, means, leaf_of_bin, released, seen, state, damping, ordered)
+    return _moved(memory, means, leaf_of_bin, released, observed, state, damping, ordered)
 
 
 def in_threads(function: Callable[[int], T], n: int, n_threads: int) -> list[T]:
@@ -437,7 +449,7 @@ def _moved(
     means: list[list[smoothing.Mean]],
     leaf_of_bin: tuple[NDArray[np.uint8], ...],
     released: TableSums,
-    seen: Observation,
+    observed: Observation,
     state: State,
     most: float,
     ordered: Callable[[int, NDArray[np.float64]], NDArray[np.float64]] | None,
@@ -450,7 +462,7 @@ def _moved(
     weight = joined([[block.seen[-1].weight for block in row] for row in memory.blocks])
     step = memory.step
     if step.moved is not None:
-        step = step.seen(released, averaged(step.moved, weight, leaf), seen.grad_sd)
+        step = step.seen(released, averaged(step.moved, weight, leaf), observed.grad_sd)
     whole = joined([[mean.value for mean in row] for row in means]) - old
     unexplained = sampling_variance(state) * sum(memory.totals.hess) * state.n_rows
     rate = step.damping(whole, weight, unexplained, n_tables=len(sizes), most=most)
@@ -464,7 +476,7 @@ def _moved(
             ]
         )
     moved = new - old
-    against = sum(mean.follows_noise for row in means for mean in row) * seen.grad_sd**2
+    against = sum(mean.follows_noise for row in means for mean in row) * observed.grad_sd**2
     slope = inner(np.concatenate(released.grad), averaged(moved, weight, leaf)) + rate * against
     return replace(
         _with_values(memory, means, new),

@@ -39,12 +39,15 @@ def pair_signal(
 
     Parameters
     ----------
+    kind : {"binary", "multiclass", "numeric"}
     n_pairs : int
         Pairs of features that may interact.
     n_rows : float
         Noisy number of rows, in units of the largest weight.
     hess : float
         Mean Hessian of a row, as released.
+    clip : float
+        Bound of a row's gradient.
     mu2 : float
         μ² left for all stages after the start.
     """
@@ -110,6 +113,10 @@ def split_budget(of_pairs: float, left: int, *, forest: bool) -> BudgetSplit:
     ----------
     of_pairs : float
         `pair_signal`.
+    left : int
+        Price of all stages after the start.
+    forest : bool
+        Whether trees follow.
     """
     trees = int(left * constants.FOREST_SHARE) if forest else 0
     share = next(share for below, share in constants.PAIR_SHARES if of_pairs < below)

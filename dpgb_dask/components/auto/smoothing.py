@@ -256,12 +256,14 @@ def observe(
 
     Parameters
     ----------
+    block : TablePosterior
     leaf : (n_bins,) uint8
         Leaf of each bin.
     grad, hess : (n_leaves,) float64
         Noisy sums.
     grad_total : float
         Noisy Σg over all rows. Each leaf's share of it is subtracted, because the intercept has its own filter.
+    observed : Observation
     hess_total : float
         Σh over all rows, as estimated from all rounds so far.
     scales : (n_scales,) float64 or None

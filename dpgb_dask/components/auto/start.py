@@ -68,7 +68,10 @@ class Start(Stage):
         return Demand(least, share, 1 + more, extra=share - least)
 
     def begin(self, state: State) -> State:
-        """Fix the price of the first release of this stage."""
+        """Fix the price of the first release of this stage.
+
+        The stage's memory is "target" or, for a numeric target, its looks so far; "done" in the end.
+        """
         price = share_of(state.left, constants.START_SHARE)
         found = AutoFacts(start_price=price)
         if state.shape.kind != "numeric":
@@ -211,6 +214,9 @@ def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> fl
         Noisy rows of the class.
     sd : float
         Standard deviation of its noise.
+    n_rows : float
+        Noisy rows in all.
+    n_classes : int
     """
     logit = np.linspace(-constants.LARGEST_LOGIT, constants.LARGEST_LOGIT, 601)
     rate = sigmoid(logit)

@@ -524,7 +524,7 @@ class Trees(Stage):
         if memory.tree >= memory.n_trees:
             return None
         if (due := self._to_refine(state, memory)) is not None:
-            return self._histogram(state, memory, due[1], "candidates")
+            return self._histogram(state, memory, due[1])
         if not self.split.asks:
             return self._leaves(state, memory, memory.drawn[0].splits)
         if isinstance(self.candidates, Sketch) and not memory.sketched:
@@ -533,7 +533,7 @@ class Trees(Stage):
                 [j for j in candidates.features if not candidates.bins[j].categorical]
             )
             if len(features):
-                return self._histogram(state, memory, features, "candidates")
+                return self._histogram(state, memory, features)
         if memory.splits.depth == self.depth:
             return self._leaves(state, memory, memory.splits)
         return self._level(state, memory)
@@ -722,11 +722,11 @@ class Trees(Stage):
         return Frontier(splits=memory.splits, candidates=candidates, **asked)
 
     def _histogram(
-        self, state: State, memory: Growing, features: NDArray[np.int64], part: str
+        self, state: State, memory: Growing, features: NDArray[np.int64]
     ) -> NodeSumsQuery:
-        """Ask for the root's histogram of some features."""
+        """Ask for the root's histogram of some features, for their candidates."""
         assert state.model is not None
-        asked = self._asked(state, memory, part, len(features))
+        asked = self._asked(state, memory, "candidates", len(features))
         if isinstance(self.candidates, Sketch):
             asked["gradient"] = self.candidates.gradient(state.shape)
         return NodeSumsQuery(

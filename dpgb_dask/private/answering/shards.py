@@ -147,6 +147,8 @@ class Shard:
         query : Query
         n_threads : int
             Number of threads of ``pool`` that share the blocks; any number gives the same bits.
+        pool : ThreadPoolExecutor or None
+            None to work in the caller's thread.
 
         Returns
         -------

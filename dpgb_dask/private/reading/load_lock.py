@@ -45,6 +45,8 @@ def in_turn(room: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -
         Bytes that all chunks held at once may take together; a single chunk may always be held.
     work : function
         It may call `end_turn` once the chunk is loaded.
+    *args, **kwargs
+        Of ``work``.
     """
     chunks = _CHUNKS
     with chunks.changed:

@@ -5,6 +5,7 @@ Every back end does the same: it broadcasts a message and reduces int64 arrays.
 
 from dataclasses import dataclass, replace
 
+from dask.system import cpu_count
 from distributed import Client
 
 from dpgb_dask.clients import check_held, connect, find_client
@@ -14,7 +15,7 @@ from dpgb_dask.errors import PlanError, in_our_words
 from dpgb_dask.private.keeping.store import check_limit
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.rows import Source
-from dpgb_dask.private.rounds.local import LocalRounds, default_threads
+from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.tasks import TaskRounds
 from dpgb_dask.private.rounds.workers import check_workers, on_a_worker
 from dpgb_dask.remote import check_writable, is_url
@@ -76,7 +77,7 @@ def check_backend(source: Source, execution: Execution, needs: Needs = NO_NEEDS)
         raise PlanError(
             f"backend={execution.backend!r} needs a Dask client. Make one: distributed.Client()."
         )
-    shape, own = Shape(schema=source.schema), execution.n_threads or default_threads()
+    shape, own = Shape(schema=source.schema), execution.n_threads or cpu_count()
     if client is None:
         check_limit(execution, shape, own, needs)
         if is_url(execution.cache):
@@ -147,7 +148,7 @@ def open_rounds(
     if kernels is not None:
         kernels = (*kernels, *source.kernels)
     if execution.memory_limit is not None:
-        own = execution.n_threads or default_threads()
+        own = execution.n_threads or cpu_count()
         taken = needs.to_sum(backend.n_threads) + (needs.to_decide(own) if client is None else 0)
         execution = replace(execution, memory_limit=execution.memory_limit - taken)
     if client is None:

@@ -36,11 +36,6 @@ from dpgb_dask.warning_filters import SILENCE
 T = TypeVar("T")
 
 
-def default_threads() -> int:
-    """Return the number of CPUs this process may use: of those it is bound to, what its container is granted."""
-    return cpu_count()
-
-
 class LocalRounds(SealedRounds):
     """All rows in one shard of this process.
 
@@ -71,11 +66,10 @@ class LocalRounds(SealedRounds):
     ) -> None:
         self._source = source
         super().__init__(reading, execution, bins, refines=refines)
-        self._n_threads = execution.n_threads or default_threads()
+        self._n_threads = execution.n_threads or cpu_count()
         self._pool = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb")
-        self._unbinned: dict[
-            int, Encoded
-        ] = {}  # unbinned chunks, kept as long as they may be needed
+        # unbinned chunks, kept as long as they may be needed
+        self._unbinned: dict[int, Encoded] = {}
         self._shard: Shard | None = None
         self._tasks = ChunkTasks(source.chunks)
         # of its own: a thread of the other one may wait for it

@@ -31,9 +31,8 @@ from dpgb_dask.installed import OWN
 ESCAPE = 255  # a difference from here on stands in a list of its own
 NO_BASE = b""
 
-Sent = tuple[
-    bytes, bytes
-]  # hash of the part that this one begins with, or `NO_BASE`; what follows, packed
+# hash of the part that this one begins with, or `NO_BASE`; what follows, packed
+Sent = tuple[bytes, bytes]
 
 
 def other_version(workers: Sequence[str], own: str = OWN) -> ClusterError:

@@ -23,10 +23,7 @@ import numpy as np
 import pandas as pd
 from dask.base import annotate
 from dask.delayed import delayed
-from distributed import (
-    Future,
-    get_worker,
-)
+from distributed import Future, get_worker
 from distributed.client import ClosedClientError
 from numpy.typing import NDArray
 
@@ -186,9 +183,8 @@ class TaskRounds(SealedRounds):
         self._waiting = Waiting(connection.client, execution.worker_wait)
         self._with_units = source.units
         self._units: Future[UnitCounts] | None = None  # stays on the cluster
-        self._unbinned: list[
-            EncodedChunks
-        ] = []  # unbinned chunks, kept as long as they may be needed
+        # unbinned chunks, kept as long as they may be needed
+        self._unbinned: list[EncodedChunks] = []
         self._job: Encoding | None = None
         self._shards: dict[int, Future[Any]] = {}
         self._members: dict[int, Sequence[int]] = {}  # chunks of every shard
@@ -233,9 +229,8 @@ class TaskRounds(SealedRounds):
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
         """Return the chunks as tasks, and the number of rows of each, if known."""
-        warm(
-            self._kernels
-        )  # here first: workers that share the folder of compiled kernels then read them
+        # here first: workers that share the folder of compiled kernels then read them
+        warm(self._kernels)
         register(self.client, WarmKernels(self._kernels))
         register(self.client, FreeRows())
         if source.lazy:

@@ -160,12 +160,16 @@ class Boxes:
         groups: list[NDArray[np.uint8]],
         weights: list[NDArray[np.float64]],
     ) -> "Boxes":
-        """Return the boxes of paths, in which a feature that occurs again narrows the box; both arrays are changed.
+        """Return the boxes of paths, in which a feature that occurs again narrows the box.
 
         Parameters
         ----------
+        feature, inside
+            As in `Boxes`, but a feature may occur several times on a path; both are changed.
         width : (n_features, n_groups) float64
             ``weights`` in one array, padded with 0.
+        groups, weights
+            As in `Boxes`.
         """
         depth = feature.shape[1]
         for later in range(1, depth):

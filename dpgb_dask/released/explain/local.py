@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import MOST, brief, html_table, value_within
+from dpgb_dask.display import MOST, brief, html_table
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import total_whole
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
 from dpgb_dask.released.explain.overall import marked, unit_of
-from dpgb_dask.released.explain.terms import REMAINDER, name_of
+from dpgb_dask.released.explain.terms import REMAINDER, name_of, value_within
 from dpgb_dask.released.outputs import values_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply, as_read
 from dpgb_dask.zarr_arrays import lazily

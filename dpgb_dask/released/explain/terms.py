@@ -1,8 +1,11 @@
 """The terms of an explanation in the schema's words: axes with edges or categories, scores in natural units."""
 
+import contextlib
+import decimal
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Number, Rational, Real
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import MOST, apart, brief, html_table, one_line
 from dpgb_dask.errors import PlanError, short
+from dpgb_dask.values import is_missing
 
 MISSING, OTHER = "missing", "other"
 REMAINDER = "remainder"
@@ -22,6 +26,29 @@ AND = " & "  # between the features of a pair
 def name_of(features: Sequence[str]) -> str:
     """Return the name of a term: its features, joined by " & "; "remainder" without any."""
     return AND.join(features) if len(features) else REMAINDER
+
+
+def value_of(value: object) -> str:
+    """Return a row's value as text, or "missing"; its type, if it has no text."""
+    if is_missing(value):
+        return MISSING
+    try:
+        # of NumPy's floats not all are Python's
+        if isinstance(value, Rational) or not isinstance(value, Real):
+            return str(value)
+        number = float(value)
+        return f"{number:.0f}" if abs(number) < 1e15 and number.is_integer() else f"{value:g}"
+    except Exception:  # a number of more digits than Python prints, or an object of any class
+        return f"<{type(value).__name__}>"
+
+
+def value_within(value: object, most: int) -> str:
+    """Return a value of a row in at most ``most`` characters; a number is rounded, as one that is cut is another."""
+    text = value_of(value)
+    if len(text) > most and isinstance(value, Number):
+        with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
+            text = f"{decimal.Decimal(text):.2e}"
+    return brief(text, most)
 
 
 def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -164,11 +191,6 @@ def _numbers(score: Any) -> str:
     return ", ".join(f"{value:+.3g}" for value in np.atleast_1d(score))
 
 
-def text_of(category: Any) -> str:
-    """Return a category as it is written on an axis."""
-    return str(category)
-
-
 def main_axis(
     schema: Schema, j: int, bins: FeatureBins, shares: BinShares
 ) -> tuple[Axis, NDArray[np.intp]]:
@@ -181,7 +203,7 @@ def main_axis(
     share, released = shares.weights[j] / SHARE_ONE, shares.released[j]
     if isinstance(feature, Categorical):
         assert bins.cell_to_bin is not None
-        labels = (*map(text_of, feature.categories), OTHER, MISSING)
+        labels = (*map(str, feature.categories), OTHER, MISSING)
         code = bins.cell_to_bin.astype(np.intp)
         weights = share[code] / np.bincount(code, minlength=len(share))[code]
         return Axis(name, "nominal", labels, None, len(labels) - 1, weights, released), code
@@ -204,7 +226,7 @@ def group_axis(
     if isinstance(feature, Categorical):
         assert bins.cell_to_bin is not None
         members: list[list[str]] = [[] for _ in range(n)]
-        names = [*map(text_of, feature.categories), OTHER, MISSING]
+        names = [*map(str, feature.categories), OTHER, MISSING]
         for label, code in zip(names, bins.cell_to_bin, strict=True):
             members[group[code]].append(label)
         alone = members[missing] == [MISSING]

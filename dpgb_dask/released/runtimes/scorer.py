@@ -699,9 +699,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in read_rows(sys.stdin.buffer, options.delimiter):
             out.writerow(model.outputs(row)[: len(labels) + 1])
         sys.stdout.flush()
-    except (
-        BrokenPipeError
-    ):  # the reader has enough, as head; what is left must not fail as Python ends
+    except BrokenPipeError:  # the reader has enough, as head; the rest must not fail at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ValueError as error:
         sys.stderr.write(f"{error}\n")

@@ -123,7 +123,7 @@ def test_trees_are_multiplied_when_rows_have_been_asked():
         value[0, t, leaf_of(state.model.trees.splits.part(t, t + 1), scale.codes)]
         for t in range(state.model.trees.n_trees)
     )
-    noise = next(fact for fact in state.facts if isinstance(fact, ForestNoise))
+    noise = state.fact(ForestNoise)
     (factor,) = set(noise.scales)
     assert abs(factor - 1) > 0.2
     np.testing.assert_allclose(ends, factor * made, atol=len(value[0]))

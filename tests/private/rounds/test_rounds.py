@@ -36,7 +36,7 @@ from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.rows import failed_to_load
 from dpgb_dask.private.rounds import check_backend, open_rounds
-from dpgb_dask.private.rounds.local import LocalRounds, default_threads
+from dpgb_dask.private.rounds.local import LocalRounds
 
 WEIGHT = {"max_weight": 3, "weight_bits": 2}
 N = 3000
@@ -184,10 +184,11 @@ def test_sums_are_the_same_for_every_kind_of_input(name, expected, tmp_path):
     check_same(answers(source, "binary"), expected)
 
 
-def test_threads_are_those_that_a_container_is_granted(monkeypatch):
+def test_threads_are_those_that_a_container_is_granted(monkeypatch, tmp_path):
     """Kubernetes grants CPU by a quota; a process there sees all cores of its node."""
     monkeypatch.setattr(dask.system, "_try_extract_cgroup_cpu_quota", lambda: (90_000, 100_000))
-    assert default_threads() == 1
+    source = read_source(*as_kind("numpy", tmp_path), shape_of("binary").schema)
+    assert check_backend(source, Execution()).n_threads == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
