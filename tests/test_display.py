@@ -2,12 +2,10 @@
 
 import html
 import re
-from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
-from odd_dates import UNITLESS
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.contracts.model import BinShares, FeatureBins, Model, PairTable
@@ -24,7 +22,6 @@ from dpgb_dask.display import (
 from dpgb_dask.errors import LedgerError
 from dpgb_dask.released.edit import Editor
 from dpgb_dask.released.explain import LocalExplanation, explain_global
-from dpgb_dask.released.explain.terms import value_of, value_within
 from dpgb_dask.training.cost import PrivacyCost
 
 LONG = "<script>" + 190 * "x"
@@ -54,11 +51,6 @@ def test_floored_never_tells_more_than_there_is():
     for digits in (3, 4, 6):
         for value in drawn:
             assert 0 <= value - float(floored(value, digits)) <= value * 10.0 ** (1 - digits)
-
-
-class Mute:
-    def __str__(self):
-        raise RuntimeError("no text")
 
 
 @pytest.mark.parametrize(
@@ -103,36 +95,6 @@ def test_numbers_are_told_apart_in_as_few_digits_as_do():
     ]
     close = [1.0, np.nextafter(1, 2).item()]
     assert len(set(apart(close))) == 2
-
-
-def test_value_of_never_raises():
-    assert value_of(10**5000) == "<int>"
-    assert value_of(Mute()) == "<Mute>"
-    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
-    told = ["0.1", "0.1", "7", "True", "missing", "a", "3", "1000000269", "missing", "-inf"]
-    assert list(map(value_of, values)) == told
-    none = [pd.NA, pd.NaT, UNITLESS, np.datetime64("NaT", "s"), np.float32("nan"), Decimal("nan")]
-    assert {*map(value_of, none)} == {"missing"}
-    assert [value_of("nan"), value_of("None")] == ["nan", "None"]  # texts, and perhaps categories
-
-
-def test_a_number_is_rounded_to_fit_and_never_cut():
-    """A cut "-6.2327…" of -6.2327e+249 is another number."""
-    told = [
-        -6.23274e249,
-        1234567.8,
-        -1.2345e-6,
-        12345678901,
-        np.int64(-(10**15)),
-        10**400,
-        0.25,
-        True,
-    ]
-    assert [value_within(value, 10) for value in told] == [
-        "-6.23e+249", "1.23e+6", "-1.23e-6", "1.23e+10", "-1.00e+15", "1.00e+400", "0.25", "True",
-    ]  # fmt: skip
-    assert value_within("12345678901", 10) == "123456789…"  # a category
-    assert value_within(Mute(), 10) == "<Mute>"
 
 
 FOREIGN = "a\x1b[31m\nb\u202ec\u200ed"

@@ -368,13 +368,8 @@ def test_nothing_that_is_let_out_holds_a_count(binary_schema, features, labels, 
         assert not counts & numbers_in(text), name
 
 
-FLOATS = (
-    "model_",
-    "model_of_fit_",
-    "bin_shares_",
-    "bands_",
-    "_adopted",
-)  # attributes that hold many
+# attributes that hold many
+FLOATS = ("model_", "model_of_fit_", "bin_shares_", "bands_", "_adopted")
 
 
 def test_only_released_values_are_attributes(classifier):

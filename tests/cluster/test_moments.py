@@ -283,9 +283,8 @@ def test_a_scheduler_that_goes_away_while_it_predicts_is_an_error(model, tmp_pat
     cluster = small_cluster(2, protocol="tcp")
 
     def go_away():
-        dask.config.set(
-            {"distributed.comm.timeouts.connect": "100ms"}
-        )  # of the client, from here on
+        # of the client, from here on
+        dask.config.set({"distributed.comm.timeouts.connect": "100ms"})
         strike(lambda own, _: own.scheduler.close(), cluster, None)
         # before the block is made
         assert comes_true(lambda: cluster.scheduler.status == Status.closed)

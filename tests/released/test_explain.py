@@ -4,12 +4,14 @@ import html
 import itertools
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 from helpers import raw_scores
+from odd_dates import UNITLESS
 
 from dpgb_dask.contracts.model import (
     MAX_BINS,
@@ -28,7 +30,7 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.released.explain import decomposition as module
 from dpgb_dask.released.explain import explain_global, explain_local, feature_importances
 from dpgb_dask.released.explain.decomposition import decompose
-from dpgb_dask.released.explain.terms import meant, name_of
+from dpgb_dask.released.explain.terms import meant, name_of, value_of, value_within
 from dpgb_dask.released.outputs import Values
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
@@ -506,6 +508,36 @@ def test_unit_of_several_classes_is_log_odds_only_where_it_is_true():
 class Mute:
     def __str__(self):
         raise RuntimeError("no text")
+
+
+def test_value_of_never_raises():
+    assert value_of(10**5000) == "<int>"
+    assert value_of(Mute()) == "<Mute>"
+    values = [np.float32(0.1), 0.1, 7, True, None, "a", np.int64(3), 1000000269.0, np.nan, -np.inf]
+    told = ["0.1", "0.1", "7", "True", "missing", "a", "3", "1000000269", "missing", "-inf"]
+    assert list(map(value_of, values)) == told
+    none = [pd.NA, pd.NaT, UNITLESS, np.datetime64("NaT", "s"), np.float32("nan"), Decimal("nan")]
+    assert {*map(value_of, none)} == {"missing"}
+    assert [value_of("nan"), value_of("None")] == ["nan", "None"]  # texts, and perhaps categories
+
+
+def test_a_number_is_rounded_to_fit_and_never_cut():
+    """A cut "-6.2327…" of -6.2327e+249 is another number."""
+    told = [
+        -6.23274e249,
+        1234567.8,
+        -1.2345e-6,
+        12345678901,
+        np.int64(-(10**15)),
+        10**400,
+        0.25,
+        True,
+    ]
+    assert [value_within(value, 10) for value in told] == [
+        "-6.23e+249", "1.23e+6", "-1.23e-6", "1.23e+10", "-1.00e+15", "1.00e+400", "0.25", "True",
+    ]  # fmt: skip
+    assert value_within("12345678901", 10) == "123456789…"  # a category
+    assert value_within(Mute(), 10) == "<Mute>"
 
 
 @pytest.mark.parametrize("value", [10**5000, Mute()], ids=["int", "Mute"])
