@@ -19,6 +19,7 @@ from dpgb_dask.kernels import inner, kernel, readable, writable
 
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
 MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
+FEW_CELLS = 16  # per edge: with at most so many cells, each should have one edge
 MAX_CELLS = 1 << 15  # of a column; those that its values fall into stay in L1
 TILE = 1024  # values of a column that are binned at a time
 GROUP = 8  # columns of a row-major matrix that are transposed at a time: a cache line of float64
@@ -65,14 +66,17 @@ def _place(
 ) -> None:
     """Find the cell of each value, monotone in it; missing values have a cell of their own, the last: SIMD."""
     dropped, smallest, middle, last, infinity, magnitude = scale
-    zero, missing = magnitude ^ magnitude, last + 1
+    # Numba makes int64 of int32: each step back, and a shift that is known to be short, for registers full of int32
+    integer = cell.dtype.type
+    dropped &= np.iinfo(cell.dtype).bits - 1
+    zero, missing = integer(0), integer(last + 1)
     for i in range(x.shape[0]):
         distance[i] = x[i] - pivot
     for i in range(x.shape[0]):
         bits = cell[i]
-        size = bits & magnitude
-        k = max((size >> dropped) - smallest, zero)
-        k = middle - k if bits < zero else middle + k
+        size = integer(bits & magnitude)
+        k = max(integer(integer(size >> dropped) - smallest), zero)
+        k = integer(middle - k) if bits < zero else integer(middle + k)
         k = min(max(k, zero), last)
         cell[i] = missing if size > infinity else k
 
@@ -132,28 +136,35 @@ def edge_table(edges: Sequence[NDArray[np.float64] | None], dtype: DTypeLike) ->
 
 
 def _cells_of(edges: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[np.uint16], int]:
-    """Return pivot, scale and cells of a column, and the most edges in one cell: few cells that keep that small."""
+    """Return pivot, scale and cells of a column, and the most edges in one cell: few cells that keep that small.
+
+    One edge per cell if few cells allow it: a comparison less takes a fifth off a look-up, and larger tables more.
+    """
     integer = np.dtype(f"i{edges.itemsize}")
     finite = edges[np.isfinite(edges)]  # a float32 edge may be rounded down to -inf
     pivot = edges.dtype.type(0) if len(finite) == 0 or finite[0] < 0 < finite[-1] else finite[0]
     sides = 2 if edges[0] < pivot else 1
-    # the nearest edges may share the pivot's cell: in a public grid one is much nearer to 0 than the others
-    distances = np.sort(np.abs(finite - pivot))[MAX_STEPS:]
-    distances = distances[distances > 0] if distances.any() else np.ones(1, edges.dtype)
-    near, far = (int(bits) for bits in distances[[0, -1]].view(integer))
     infinity, magnitude = np.array(np.inf, edges.dtype).view(integer), np.iinfo(integer).max
     places = np.empty(len(edges), integer)
-    digits = max(len(edges).bit_length() - 3, 3)  # a quarter of the edges are in the widest octave
-    while True:
-        dropped = np.finfo(edges.dtype).nmant - digits
-        last = far >> dropped
-        n = min(last - (near >> dropped) + 1, MAX_CELLS // sides)
-        middle = n * (sides - 1)
-        scale = np.array([dropped, last - n, middle, middle + n, infinity, magnitude], integer)
-        _places(edges, pivot, scale, places.view(edges.dtype), places)
-        counts = np.bincount(places, minlength=middle + n + 1)
-        digits += 1
-        if counts.max() <= MAX_STEPS or 2 * sides * n > MAX_CELLS or dropped == 0:
+    for steps, most_cells in ((1, min(FEW_CELLS * len(edges), MAX_CELLS)), (MAX_STEPS, MAX_CELLS)):
+        # the nearest edges may share the pivot's cell: in a public grid one is much nearer to 0 than the others
+        distances = np.sort(np.abs(finite - pivot))[steps:]
+        distances = distances[distances > 0] if distances.any() else np.ones(1, edges.dtype)
+        near, far = (int(bits) for bits in distances[[0, -1]].view(integer))
+        # a quarter of the edges are in the widest octave
+        digits = max(len(edges).bit_length() - 3, 3)
+        while True:
+            dropped = np.finfo(edges.dtype).nmant - digits
+            last = far >> dropped
+            n = min(last - (near >> dropped) + 1, most_cells // sides)
+            middle = n * (sides - 1)
+            scale = np.array([dropped, last - n, middle, middle + n, infinity, magnitude], integer)
+            _places(edges, pivot, scale, places.view(edges.dtype), places)
+            counts = np.bincount(places, minlength=middle + n + 1)
+            digits += 1
+            if counts.max() <= steps or 2 * sides * n > most_cells or dropped == 0:
+                break
+        if counts.max() <= steps:
             break
     cells = np.append(0, np.cumsum(counts))
     cells[-1] = len(edges) + 1
@@ -194,9 +205,15 @@ def _look_up(
     edges: NDArray[Any],  # IN (n_edges + 2,), the last two +inf
     cells: NDArray[np.uint16],  # IN (n_cells,)
     cell: NDArray[Any],  # IN (n,)
+    steps: int,  # at most `MAX_STEPS`
     out: NDArray[Any],  # OUT (n,)
 ) -> None:
-    """Look up the first possible code and compare the edges of one cell, without a branch."""
+    """Look up the first possible code and compare the edges of one cell, of which there are ``steps``, branch-free."""
+    if steps == 1:
+        for i in range(x.shape[0]):
+            k = np.uint32(cells[np.uint32(cell[i])])
+            out[i] = k + np.uint32(edges[k] < x[i])
+        return
     for i in range(x.shape[0]):
         k = np.uint32(cells[np.uint32(cell[i])])
         for _ in range(MAX_STEPS):
@@ -257,7 +274,7 @@ def _bin(
     c = cells[first[j, 1] : first[j, 1] + n_cells]
     _place(x, pivot[j], scale[j], distance, cell)
     if steps <= MAX_STEPS:
-        _look_up(x, e, c, cell, out)
+        _look_up(x, e, c, cell, steps, out)
     else:
         _search(x, e, c, cell, out)
 

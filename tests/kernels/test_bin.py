@@ -170,6 +170,24 @@ def test_edges_of_public_grids_are_looked_up_without_a_search(dtype, bounds):
         assert table.size[0, 2] <= bins.MAX_STEPS
 
 
+def test_cells_hold_one_edge_unless_that_takes_many():
+    even = np.linspace(-5, 5, 180)
+    table = bins.edge_table([even], np.float32)
+    assert table.size[0, 2] == 1
+    assert table.size[0, 1] <= bins.FEW_CELLS * len(even)
+    close = np.sort(
+        np.append(even, even[170] + 1e-4)
+    )  # far from the pivot: thousands tell them apart
+    table = bins.edge_table([close], np.float32)
+    assert table.size[0, 2] == 2
+    assert table.size[0, 1] <= bins.FEW_CELLS * len(close)
+    x = np.append(np.random.default_rng(0).uniform(-6, 6, 5000), close).astype(np.float32)
+    for edges in (even, close):
+        out = np.empty(len(x), np.uint8)
+        bins.bin_column(x, edges, out)
+        np.testing.assert_array_equal(out, np.searchsorted(edges, x.astype(np.float64)))
+
+
 def test_map_cells_looks_up_each_feature_in_its_own_row():
     rng = np.random.default_rng(3)
     table = rng.integers(0, 256, (3, 50), dtype=np.uint8)
