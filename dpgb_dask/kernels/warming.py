@@ -195,6 +195,8 @@ def _trees(depth: int = 3) -> None:
     value, score = np.ones((1, 3, 1 << depth), np.int32), np.zeros((1, ROWS), np.int32)
     predict.add_trees(codes, *splits, value, score)
     predict.add_tables(codes[:3], list(value[0, :, :1, None]), score)
+    many = np.zeros((1, predict.LEAST_ROWS), np.uint8), np.zeros((1, predict.LEAST_ROWS), np.int32)
+    predict.add_trees(many[0], *splits, value, many[1])  # whose nodes have one split
 
 
 def _table_rounds() -> None:

@@ -2,7 +2,7 @@ import numba
 import numpy as np
 import pytest
 
-from dpgb_dask.kernels import draw, histogram, nodes, pair_tables, predict, route, warming
+from dpgb_dask.kernels import draw, histogram, nodes, pair_tables, predict, route, sides, warming
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled versions")
 
@@ -22,7 +22,9 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
         predict._add_tables,
         predict._add_pair_tables,
         predict._add_trees,
+        predict._add_sharing_trees,
         predict._add_deep_trees,
+        sides.number_splits,
         draw._draws,
     ]
     versions = [len(function.signatures) for function in compiled]
@@ -54,6 +56,13 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     predict.add_pair_tables(codes, tables, score)
     predict.add_trees(codes, *trees, np.ones((1, 1, 2), np.int32), score)
     predict.add_trees(codes, *deep, np.ones((1, 1, 512), np.int32), score)
+    many = np.zeros((2, predict.LEAST_ROWS), np.uint8)
+    alike = *(np.repeat(part, 3, axis=0) for part in trees[:3]), trees[3]
+    for array in (many, *alike):
+        array.flags.writeable = False
+    predict.add_trees(
+        many, *alike, np.ones((1, 3, 2), np.int32), np.zeros((1, many.shape[1]), np.int32)
+    )
     assert score.tolist() == [[4] * 5]
     draw.draws(bytes(16), 0, index, np.empty(5, np.uint32))
     assert [len(function.signatures) for function in compiled] == versions

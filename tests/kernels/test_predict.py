@@ -1,9 +1,10 @@
+import numba
 import numpy as np
 import pytest
 from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees
 
 from dpgb_dask.contracts.model import PairTable
-from dpgb_dask.kernels import predict
+from dpgb_dask.kernels import predict, sides
 
 SIZES = (
     33,
@@ -136,6 +137,66 @@ def test_add_trees_over_several_blocks(depth):
     want = naive_add_trees(codes, *trees, got)
     predict.add_trees(codes, *trees, got)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("depth", "masked", "n"),
+    [
+        (1, 0.0, predict.LEAST_ROWS),
+        (2, 0.5, predict.LEAST_ROWS + 1),  # most of the second block's rows were in the first
+        (5, 0.0, predict.SHARING_BLOCK + 300),
+        (5, 0.5, predict.LEAST_ROWS + 255),
+        (8, 0.5, predict.LEAST_ROWS + 256),
+    ],
+)
+def test_trees_that_share_splits_add_the_same_leaves(depth, masked, n, monkeypatch):
+    feature, threshold, mask_of, masks, value = forest(23, depth, 5, masked)
+    threshold = (threshold // 128 * 90).astype(np.uint8)
+    mask_of = np.minimum(mask_of, 1)
+    called = []
+    add = predict._add_sharing_trees
+    monkeypatch.setattr(predict, "SHARED_BY", 1)  # stumps share little
+    monkeypatch.setattr(predict, "_add_sharing_trees", lambda *a: (called.append(1), add(*a)))
+    codes = np.random.default_rng(n).integers(0, 256, (5, n), np.uint8)
+    got = np.ones((2, n), np.int32)
+    want = naive_add_trees(codes, feature, threshold, mask_of, masks, value, got)
+    predict.add_trees(codes, feature, threshold, mask_of, masks, value, got)
+    np.testing.assert_array_equal(got, want)
+    assert called
+
+
+@pytest.mark.parametrize(
+    ("n_splits", "rows", "together"),
+    [(20, 2048, True), (20, 2047, False), (21, 2048, False)],  # of 62 nodes
+)
+def test_sides_are_kept_where_nodes_share_splits_and_rows_are_many(
+    n_splits, rows, together, monkeypatch
+):
+    called = []
+    monkeypatch.setattr(predict, "_add_sharing_trees", lambda *_: called.append(1))
+    feature = (np.arange(62) % n_splits).astype(np.uint16).reshape(2, 31)
+    trees = feature, np.zeros(feature.shape, np.uint8), np.full(feature.shape, -1, np.int32)
+    codes, score = np.zeros((62, rows), np.uint8), np.zeros((1, rows), np.int32)
+    value = np.zeros((1, 2, 32), np.int32)
+    predict.add_trees(codes, *trees, np.zeros((0, 256), np.uint8), value, score)
+    assert bool(called) == together
+
+
+@numba.njit
+def leaves_of_sides(side, number, leaf):
+    sides.find_leaves_of_sides(side, number, leaf)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compares with what is compiled")
+def test_leaves_of_sides_are_those_that_python_finds():
+    rng = np.random.default_rng(0)
+    for depth in range(1, 9):
+        side = rng.integers(0, 2**64, (30, 24), np.uint64)
+        number = rng.integers(0, 30, (1 << depth) - 1, np.int32)
+        got, want = np.zeros(128, np.uint64), np.zeros(128, np.uint64)
+        leaves_of_sides(side, number, got)
+        sides._in_python(side, number, want)
+        np.testing.assert_array_equal(got, want)
 
 
 def test_tables_name_what_does_not_fit():

@@ -1,0 +1,166 @@
+"""Leaves of many trees whose nodes share few splits: each split is made once, and the sides of rows are kept as bits.
+
+Bit k of byte p is of row k · (bytes) + p of a block, so that sides are found, and leaves read off them, by whole
+registers: with 32 bytes each, a node takes three instructions for 256 rows, where comparing codes takes as many for 32.
+Comparing (`route`) is better for the trees of a round, which are few and share little.
+"""
+
+from typing import Any, cast
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from dpgb_dask.kernels import inner, kernel
+from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
+from dpgb_dask.kernels.route import BYTE_DEPTH
+
+UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
+LINE = 64  # bytes of the cache's lines
+LOW = 0x0101010101010101  # the lowest bit of each byte of a word
+_config: Any = numba.config
+_cgutils: Any = cgutils  # which has no types
+_WORDS = ir.VectorType(ir.IntType(64), UNIT // 64)
+
+
+@kernel
+def number_splits(
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    known: NDArray[np.int32],  # scratch (n_features, 256 + n_masks), negative
+    number: NDArray[np.int32],  # OUT (n_trees, nodes), which of the splits a node has
+    node: NDArray[np.int64],  # OUT (most, 2), tree and node of each split
+) -> int:
+    """Give each different split of some trees a number; return how many there are, ``most`` + 1 if there are more."""
+    n = 0
+    for t in range(feature.shape[0]):
+        for j in range(feature.shape[1]):
+            f, q = feature[t, j], mask_of[t, j]
+            kind = MAX_CELLS + q if q >= 0 else np.int64(threshold[t, j])
+            if known[f, kind] < 0:
+                if n == node.shape[0]:
+                    return n + 1
+                known[f, kind] = n
+                node[n, 0], node[n, 1] = t, j
+                n += 1
+            number[t, j] = known[f, kind]
+    return n
+
+
+@inner
+def _compare(codes: NDArray[np.uint8], t: np.uint8, side: NDArray[np.uint8]) -> None:
+    """Write a bit per code; written out, as a shift by a variable is not compiled to SIMD."""
+    n = side.shape[0]
+    a, b, c, d = codes[:n], codes[n : 2 * n], codes[2 * n : 3 * n], codes[3 * n : 4 * n]
+    e, f, g, h = codes[4 * n : 5 * n], codes[5 * n : 6 * n], codes[6 * n : 7 * n], codes[7 * n :]
+    for p in range(n):
+        ab = np.uint8(a[p] > t) | np.uint8(np.uint8(b[p] > t) << 1)
+        cd = np.uint8(np.uint8(c[p] > t) << 2) | np.uint8(np.uint8(d[p] > t) << 3)
+        ef = np.uint8(np.uint8(e[p] > t) << 4) | np.uint8(np.uint8(f[p] > t) << 5)
+        gh = np.uint8(np.uint8(g[p] > t) << 6) | np.uint8(np.uint8(h[p] > t) << 7)
+        side[p] = np.uint8(ab | cd) | np.uint8(ef | gh)
+
+
+@inner
+def find_sides(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int,
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes); 0 where there is a mask
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    node: NDArray[np.int64],  # IN (n_splits, 2), tree and node of each
+    column: NDArray[np.uint8],  # scratch (rows from lo on,)
+    side: NDArray[np.uint8],  # OUT (n_splits, >= rows / 8)
+) -> None:
+    """Write the side to which each split sends the rows from ``lo`` on: 1 is right."""
+    n = column.shape[0]
+    for k in range(node.shape[0]):
+        t, j = node[k, 0], node[k, 1]
+        c, q, own = codes[feature[t, j], lo : lo + n], mask_of[t, j], side[k, : n // 8]
+        if q >= 0:
+            look_up(c, masks[q], column)
+            _compare(column, threshold[t, j], own)
+        else:
+            _compare(c, threshold[t, j], own)
+
+
+def _in_python(
+    side: NDArray[np.uint64], number: NDArray[np.int32], leaf: NDArray[np.uint64]
+) -> None:
+    of_nodes = np.unpackbits(
+        side.view(np.uint8)[number, : len(leaf)].reshape(len(number), -1, 1), 2, bitorder="little"
+    )
+    place = np.zeros(of_nodes.shape[1:], np.intp)
+    for _ in range(len(number).bit_length()):
+        place = 2 * place + 1 + np.take_along_axis(of_nodes, place[None], 0)[0]
+    leaf.view(np.uint8)[:] = (place - len(number)).T.reshape(-1)
+
+
+def _in_registers(_: Any, side: Any, number: Any, leaf: Any) -> Any:
+    """Return how Numba types and compiles `find_leaves_of_sides`; its own loops write what is between to memory."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sides, numbers, leaves = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        stride = _cgutils.unpack_tuple(builder, sides.shape)[1]
+        (n_nodes,) = _cgutils.unpack_tuple(builder, numbers.shape)
+        (size,) = _cgutils.unpack_tuple(builder, leaves.shape)
+        n_words = builder.sdiv(size, size.type(8))
+        for depth in range(1, BYTE_DEPTH + 1):
+            nodes = (1 << depth) - 1
+            with builder.if_then(builder.icmp_signed("==", n_nodes, n_nodes.type(nodes))):
+                own = []
+                for p in range(nodes):
+                    k = builder.load(builder.gep(numbers.data, [stride.type(p)]))
+                    at = builder.mul(builder.sext(k, stride.type), stride)
+                    own.append(builder.gep(sides.data, [at]))
+                step = n_words.type(_WORDS.count)
+                with _cgutils.for_range_slice(builder, n_words.type(0), n_words, step) as (at, _):
+                    bits = _bits_below(builder, own, 0, at)
+                    for k in range(8):
+                        to = builder.add(at, builder.mul(n_words, n_words.type(k)))
+                        place = _words_at(builder, leaves.data, to)
+                        builder.store(_bytes_of(builder, bits, k), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(side, number, leaf), build
+
+
+def _words_at(builder: Any, data: Any, index: Any) -> Any:
+    return builder.bitcast(builder.gep(data, [index]), _WORDS.as_pointer())
+
+
+def _bits_below(builder: Any, own: list[Any], node: int, at: Any) -> list[Any]:
+    """Return the bits of the leaves' numbers in the subtree of a node, lowest first; the highest is the node's side."""
+    side = builder.load(_words_at(builder, own[node], at), align=8)
+    if 2 * node + 1 >= len(own):
+        return [side]
+    left, right = (_bits_below(builder, own, child, at) for child in (2 * node + 1, 2 * node + 2))
+    chosen = []
+    for a, b in zip(left, right, strict=True):
+        chosen.append(builder.xor(a, builder.and_(builder.xor(a, b), side)))
+    return [*chosen, side]
+
+
+def _bytes_of(builder: Any, bits: list[Any], k: int) -> Any:
+    """Return numbers, a byte each, from their bits at place k of each byte."""
+    number = ir.Constant(_WORDS, [0] * _WORDS.count)
+    for h, bit in enumerate(bits):
+        shift = ir.Constant(_WORDS, [abs(k - h)] * _WORDS.count)
+        moved = builder.lshr(bit, shift) if k > h else builder.shl(bit, shift)
+        only = builder.and_(moved, ir.Constant(_WORDS, [LOW << h] * _WORDS.count))
+        number = builder.or_(number, only)
+    return number
+
+
+# Write each row's leaf in one tree of 1 to `BYTE_DEPTH` levels: side (n_splits, >= words) uint64; number (nodes,)
+# int32, the split of each node in heap order; leaf (8 * words,) uint64, a byte per row. All are C-contiguous, and words
+# is a multiple of `UNIT` / 64; nothing is checked
+find_leaves_of_sides = _in_python if _config.DISABLE_JIT else cast(Any, intrinsic(_in_registers))
