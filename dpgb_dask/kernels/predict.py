@@ -27,24 +27,21 @@ from dpgb_dask.kernels.pair_tables import (
 )
 from dpgb_dask.kernels.route import (
     ASIDE,
-    BYTE_DEPTH,
     check_trees,
     find_deep_leaves,
     find_leaves,
 )
 from dpgb_dask.kernels.sides import (
-    LINE,
-    UNIT,
+    BYTE_DEPTH,
     find_leaves_of_sides,
     find_sides,
-    number_splits,
+    memory_of_sides,
+    rows_of_block,
+    shared_splits,
+    unit_block,
 )
 
 BLOCK = 8192
-SHARING_BLOCK = 1 << 14  # rows per inner loop of trees that share splits
-LEAST_ROWS = 1 << 11  # from which on shared splits are looked for
-SHARED_BY = 3  # nodes to a split from which on it pays to find sides once
-MOST_SPLITS = 1 << 11  # whose sides are kept: 4 MB for the rows of a block
 FOUR = 4  # groups of trees whose values are looked up in one loop
 
 
@@ -563,7 +560,7 @@ def _add_sharing_trees(
     size: NDArray[np.int64],  # IN (trees per group,), leaves of each
     number: NDArray[np.int32],  # IN (n_trees, nodes), which of the splits a node has
     node: NDArray[np.int64],  # IN (n_splits, 2), tree and node of each
-    part: NDArray[np.uint8],  # scratch (trees per group, rows of a block: a multiple of `UNIT`)
+    part: NDArray[np.uint8],  # scratch (trees per group, rows of a block)
     part_read: NDArray[np.uint8],  # read-only view of it
     score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
@@ -571,21 +568,18 @@ def _add_sharing_trees(
     n, rows = score.shape[1], part.shape[1]
     n_scores, n_trees, leaves = value.shape
     together = order.shape[0]
-    # a line longer, or the sides of all splits would compete for the same places of the cache
-    side = np.empty((node.shape[0], rows // 8 + LINE), np.uint8)
-    words, leaf = side.view(np.uint64), part.view(np.uint64)
+    side, leaf = memory_of_sides(node.shape[0], rows), part.view(np.uint64)
     keys = np.empty((FOUR, rows), np.uint16)
     table = np.empty((FOUR, leaves**together), np.int32)
     for lo in range(0, n, rows):
-        hi = min(n, lo + rows)
-        wide = -(-(hi - lo) // UNIT) * UNIT
-        first = hi - wide  # of the last block some rows are in the one before
+        first, hi = unit_block(lo, n, rows)
+        wide = hi - first
         find_sides(codes, first, feature, threshold, mask_of, masks, node, part[0, :wide], side)
         for start in range(0, n_trees, FOUR * together):
             groups = 0
             for t in range(start, min(n_trees, start + FOUR * together)):
                 k = (t - start) % together
-                find_leaves_of_sides(words, number[t], leaf[k, : wide // 8])
+                find_leaves_of_sides(side.view(np.uint64), number[t], leaf[k, : wide // 8])
                 if k == together - 1 or t == n_trees - 1:
                     make_key(part_read, np.int64(0), order[: k + 1], size, keys[groups, :wide])
                     groups += 1
@@ -674,32 +668,12 @@ def add_trees(
         together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
         order = readable("order", np.arange(together), np.int64, 1)
         size = readable("size", np.full(together, leaves), np.int64, 1)
-        shared = _shared_splits(codes, *trees)
+        shared = shared_splits(codes, *trees)
         if shared is None:
             part = scratch_codes(together, BLOCK)
             _add_trees(codes, *trees, value, order, size, *part, score)
         else:
-            part = scratch_codes(together, min(SHARING_BLOCK, codes.shape[1] // UNIT * UNIT))
+            part = scratch_codes(together, rows_of_block(codes.shape[1]))
             _add_sharing_trees(codes, *trees, value, order, size, *shared, *part, score)
     else:
         _add_deep_trees(codes, *trees, value, score)
-
-
-def _shared_splits(
-    codes: NDArray[np.uint8],
-    feature: NDArray[np.uint16],
-    threshold: NDArray[np.uint8],
-    mask_of: NDArray[np.int32],
-    masks: NDArray[np.uint8],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
-    """Return which of the different splits each node has, and a node of each; None if few rows or nodes share them."""
-    n_features, n = codes.shape
-    most = min(feature.size // SHARED_BY, MOST_SPLITS)
-    if n < LEAST_ROWS or not most:
-        return None
-    known = np.full((n_features, MAX_CELLS + len(masks)), -1, np.int32)
-    number, node = np.empty(feature.shape, np.int32), np.empty((most, 2), np.int64)
-    n_splits = number_splits(feature, threshold, mask_of, known, number, node)
-    if n_splits > most:
-        return None
-    return readable("number", number, np.int32, 2), readable("node", node[:n_splits], np.int64, 2)

@@ -8,11 +8,19 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import joint_sums, look_up, runs, scatter_one, unload
+from dpgb_dask.kernels.sides import (
+    BYTE_DEPTH,
+    find_leaves_of_sides,
+    find_sides,
+    memory_of_sides,
+    rows_of_block,
+    shared_splits,
+    unit_block,
+)
 from dpgb_dask.kernels.splits import NOWHERE
 
 BLOCK = 8192  # rows per inner loop: its 2^(depth - 2) leaf buffers stay in L2
 MAX_DEPTH = 10
-BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 ASIDE = 3  # rows of the scratch buffer that hold the sides of masked nodes
 
 
@@ -303,6 +311,31 @@ def _tree_leaves(
         for t in range(n_trees):
             leaf = out[t, lo:hi]
             find_leaves(codes, lo, feature[t], threshold[t], mask_of[t], masks, buffer, leaf)
+
+
+@kernel
+def _sharing_tree_leaves(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    number: NDArray[np.int32],  # IN (n_trees, nodes), from `shared_splits`
+    node: NDArray[np.int64],  # IN (n_splits, 2)
+    rows: int,  # of a block: at most n_rows, and a multiple of `sides.UNIT`
+    out: NDArray[np.uint8],  # OUT (n_trees, n_rows)
+) -> None:
+    """Like `_tree_leaves`, for trees that share splits: the sides of each split are found once."""
+    n_trees, n = out.shape
+    side, column = memory_of_sides(node.shape[0], rows), np.empty(rows, np.uint8)
+    for lo in range(0, n, rows):
+        first, hi = unit_block(lo, n, rows)
+        find_sides(
+            codes, first, feature, threshold, mask_of, masks, node, column[: hi - first], side
+        )
+        for t in range(n_trees):
+            leaf = out[t, first:hi].view(np.uint64)
+            find_leaves_of_sides(side.view(np.uint64), number[t], leaf)
 
 
 @inner
@@ -610,7 +643,11 @@ def tree_leaves(
     trees = check_trees(codes, feature, threshold, mask_of, masks)
     if len(out) != len(feature) or not 1 <= feature.shape[1] < 1 << BYTE_DEPTH:
         raise ValueError(f"out must be (n_trees, n_rows), and trees 1 to {BYTE_DEPTH} levels deep.")
-    _tree_leaves(codes, *trees, out)
+    shared = shared_splits(codes, *trees)
+    if shared is None:
+        _tree_leaves(codes, *trees, out)
+    else:
+        _sharing_tree_leaves(codes, *trees, *shared, rows_of_block(codes.shape[1]), out)
 
 
 def tree_sums(

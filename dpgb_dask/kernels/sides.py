@@ -2,7 +2,7 @@
 
 Bit k of byte p is of row k · (bytes) + p of a block, so that sides are found, and leaves read off them, by whole
 registers: with 32 bytes each, a node takes three instructions for 256 rows, where comparing codes takes as many for 32.
-Comparing (`route`) is better for the trees of a round, which are few and share little.
+Comparing (`route`) is better for a few trees, which share little.
 """
 
 from typing import Any, cast
@@ -14,16 +14,55 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel
+from dpgb_dask.kernels import inner, kernel, readable
 from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
-from dpgb_dask.kernels.route import BYTE_DEPTH
 
+BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
+BLOCK = 1 << 14  # rows per inner loop: with fewer, the beginnings of loops cost more than L2 spares
+MOST_SPLITS = 1 << 11  # whose sides are kept: 4 MB for the rows of a block
+BEGIN = (
+    8192  # rows whose codes are compared in the time that one more split takes whatever the rows
+)
 UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
+BITS = 8  # rows in a byte of sides
 LINE = 64  # bytes of the cache's lines
 LOW = 0x0101010101010101  # the lowest bit of each byte of a word
 _config: Any = numba.config
 _cgutils: Any = cgutils  # which has no types
 _WORDS = ir.VectorType(ir.IntType(64), UNIT // 64)
+
+
+def shared_splits(
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint16],
+    threshold: NDArray[np.uint8],
+    mask_of: NDArray[np.int32],
+    masks: NDArray[np.uint8],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
+    """Return which of the different splits each node has, and a node of each; None if rows or shared splits are few.
+
+    Parameters
+    ----------
+    codes : (n_features, n_rows) uint8
+    feature, threshold, mask_of, masks
+        Of trees, as `route.check_trees` returns them.
+
+    Returns
+    -------
+    number : (n_trees, nodes) int32
+    node : (n_splits, 2) int64
+        Tree and node.
+    """
+    n_features, n = codes.shape
+    most = min(3 * feature.size * n // (4 * (n + BEGIN)), MOST_SPLITS)
+    if n < UNIT or not most:
+        return None
+    known = np.full((n_features, MAX_CELLS + len(masks)), -1, np.int32)
+    number, node = np.empty(feature.shape, np.int32), np.empty((most, 2), np.int64)
+    n_splits = number_splits(feature, threshold, mask_of, known, number, node)
+    if n_splits > most:
+        return None
+    return readable("number", number, np.int32, 2), readable("node", node[:n_splits], np.int64, 2)
 
 
 @kernel
@@ -49,6 +88,27 @@ def number_splits(
                 n += 1
             number[t, j] = known[f, kind]
     return n
+
+
+def rows_of_block(n: int) -> int:
+    """Return how many of n rows, `UNIT` or more, a block has."""
+    return min(BLOCK, n // UNIT * UNIT)
+
+
+@inner
+def unit_block(lo: int, n: int, rows: int) -> tuple[int, int]:
+    """Return the first row, and that after the last, of the block that begins with row ``lo``.
+
+    Blocks are whole units: of the last one some rows are in the one before.
+    """
+    hi = min(n, lo + rows)
+    return hi - -(-(hi - lo) // UNIT) * UNIT, hi
+
+
+@inner
+def memory_of_sides(n_splits: int, rows: int) -> NDArray[np.uint8]:
+    """Return memory for sides, a line longer than they are: else all would compete for the same places of the cache."""
+    return np.empty((n_splits, rows // BITS + LINE), np.uint8)
 
 
 @inner
@@ -81,7 +141,7 @@ def find_sides(
     n = column.shape[0]
     for k in range(node.shape[0]):
         t, j = node[k, 0], node[k, 1]
-        c, q, own = codes[feature[t, j], lo : lo + n], mask_of[t, j], side[k, : n // 8]
+        c, q, own = codes[feature[t, j], lo : lo + n], mask_of[t, j], side[k, : n // BITS]
         if q >= 0:
             look_up(c, masks[q], column)
             _compare(column, threshold[t, j], own)
@@ -127,7 +187,8 @@ def _in_registers(_: Any, side: Any, number: Any, leaf: Any) -> Any:
                     for k in range(8):
                         to = builder.add(at, builder.mul(n_words, n_words.type(k)))
                         place = _words_at(builder, leaves.data, to)
-                        builder.store(_bytes_of(builder, bits, k), place, align=8)
+                        # leaves of later rows may begin anywhere
+                        builder.store(_bytes_of(builder, bits, k), place, align=1)
         return context.get_dummy_value()
 
     return types.void(side, number, leaf), build

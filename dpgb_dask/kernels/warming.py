@@ -24,6 +24,7 @@ from dpgb_dask.kernels import (
     predict,
     route,
     shrink,
+    sides,
     splits,
     table_rounds,
 )
@@ -195,8 +196,10 @@ def _trees(depth: int = 3) -> None:
     value, score = np.ones((1, 3, 1 << depth), np.int32), np.zeros((1, ROWS), np.int32)
     predict.add_trees(codes, *splits, value, score)
     predict.add_tables(codes[:3], list(value[0, :, :1, None]), score)
-    many = np.zeros((1, predict.LEAST_ROWS), np.uint8), np.zeros((1, predict.LEAST_ROWS), np.int32)
-    predict.add_trees(many[0], *splits, value, many[1])  # whose nodes have one split
+    # rows enough for trees whose nodes have one split
+    codes, packed = np.zeros((1, sides.BEGIN), np.uint8), np.zeros((1, sides.BEGIN), np.int64)
+    route.tree_sums(codes, *splits, packed, 1)
+    predict.add_trees(codes, *splits, value, packed.astype(np.int32))
 
 
 def _table_rounds() -> None:
@@ -212,7 +215,7 @@ def _table_rounds() -> None:
 
 
 def _deep_trees() -> None:
-    _trees(route.BYTE_DEPTH + 1)
+    _trees(sides.BYTE_DEPTH + 1)
 
 
 def _levels() -> None:

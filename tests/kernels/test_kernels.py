@@ -12,6 +12,7 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     compiled = [
         histogram._joint_sums,
         route._tree_leaves,
+        route._sharing_tree_leaves,
         route._find_nodes,
         route.one_feature_of,
         route._leaves_of_codes,
@@ -56,13 +57,12 @@ def test_warm_leaves_nothing_to_compile_for_read_only_blocks():
     predict.add_pair_tables(codes, tables, score)
     predict.add_trees(codes, *trees, np.ones((1, 1, 2), np.int32), score)
     predict.add_trees(codes, *deep, np.ones((1, 1, 512), np.int32), score)
-    many = np.zeros((2, predict.LEAST_ROWS), np.uint8)
+    many, ones = np.zeros((2, sides.BEGIN), np.uint8), np.ones((1, sides.BEGIN), np.int64)
     alike = *(np.repeat(part, 3, axis=0) for part in trees[:3]), trees[3]
-    for array in (many, *alike):
+    for array in (many, ones, *alike):
         array.flags.writeable = False
-    predict.add_trees(
-        many, *alike, np.ones((1, 3, 2), np.int32), np.zeros((1, many.shape[1]), np.int32)
-    )
+    assert route.tree_sums(many, *alike, ones, 1)[:, 0, 0, 1].tolist() == [sides.BEGIN] * 3
+    predict.add_trees(many, *alike, np.ones((1, 3, 2), np.int32), ones.astype(np.int32))
     assert score.tolist() == [[4] * 5]
     draw.draws(bytes(16), 0, index, np.empty(5, np.uint32))
     assert [len(function.signatures) for function in compiled] == versions

@@ -1,10 +1,10 @@
 import numba
 import numpy as np
 import pytest
-from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees
+from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees, naive_leaves
 
 from dpgb_dask.contracts.model import PairTable
-from dpgb_dask.kernels import predict, sides
+from dpgb_dask.kernels import predict, route, sides
 
 SIZES = (
     33,
@@ -142,44 +142,53 @@ def test_add_trees_over_several_blocks(depth):
 @pytest.mark.parametrize(
     ("depth", "masked", "n"),
     [
-        (1, 0.0, predict.LEAST_ROWS),
-        (2, 0.5, predict.LEAST_ROWS + 1),  # most of the second block's rows were in the first
-        (5, 0.0, predict.SHARING_BLOCK + 300),
-        (5, 0.5, predict.LEAST_ROWS + 255),
-        (8, 0.5, predict.LEAST_ROWS + 256),
+        (1, 0.0, sides.UNIT),
+        (2, 0.5, 2 * sides.UNIT + 1),  # most of the second block's rows were in the first
+        (5, 0.0, sides.BLOCK + 300),
+        (5, 0.5, 2 * sides.UNIT - 1),
+        (8, 0.5, 3 * sides.UNIT),
     ],
 )
-def test_trees_that_share_splits_add_the_same_leaves(depth, masked, n, monkeypatch):
+def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, monkeypatch):
     feature, threshold, mask_of, masks, value = forest(23, depth, 5, masked)
     threshold = (threshold // 128 * 90).astype(np.uint8)
-    mask_of = np.minimum(mask_of, 1)
+    trees = feature, threshold, np.minimum(mask_of, 1), masks
+    monkeypatch.setattr(sides, "BEGIN", -1)  # stumps, and small trees, share little
     called = []
-    add = predict._add_sharing_trees
-    monkeypatch.setattr(predict, "SHARED_BY", 1)  # stumps share little
+    add, find = predict._add_sharing_trees, route._sharing_tree_leaves
     monkeypatch.setattr(predict, "_add_sharing_trees", lambda *a: (called.append(1), add(*a)))
+    monkeypatch.setattr(route, "_sharing_tree_leaves", lambda *a: (called.append(2), find(*a)))
     codes = np.random.default_rng(n).integers(0, 256, (5, n), np.uint8)
     got = np.ones((2, n), np.int32)
-    want = naive_add_trees(codes, feature, threshold, mask_of, masks, value, got)
-    predict.add_trees(codes, feature, threshold, mask_of, masks, value, got)
+    want = naive_add_trees(codes, *trees, value, got)
+    predict.add_trees(codes, *trees, value, got)
     np.testing.assert_array_equal(got, want)
-    assert called
+    leaf = np.empty((23, n), np.uint8)
+    route.tree_leaves(codes, *trees, leaf)
+    for t, tree in enumerate(zip(*trees[:3], strict=True)):
+        np.testing.assert_array_equal(leaf[t], naive_leaves(codes, *tree, masks))
+    assert called == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("n_splits", "rows", "together"),
-    [(20, 2048, True), (20, 2047, False), (21, 2048, False)],  # of 62 nodes
-)
-def test_sides_are_kept_where_nodes_share_splits_and_rows_are_many(
-    n_splits, rows, together, monkeypatch
-):
-    called = []
-    monkeypatch.setattr(predict, "_add_sharing_trees", lambda *_: called.append(1))
-    feature = (np.arange(62) % n_splits).astype(np.uint16).reshape(2, 31)
-    trees = feature, np.zeros(feature.shape, np.uint8), np.full(feature.shape, -1, np.int32)
-    codes, score = np.zeros((62, rows), np.uint8), np.zeros((1, rows), np.int32)
-    value = np.zeros((1, 2, 32), np.int32)
-    predict.add_trees(codes, *trees, np.zeros((0, 256), np.uint8), value, score)
-    assert bool(called) == together
+def test_splits_are_shared_where_nodes_are_many_and_rows_too():
+    feature = np.arange(62, dtype=np.uint16).reshape(2, 31)
+    mask_of, masks = np.full((2, 31), -1, np.int32), np.zeros((1, 256), np.uint8)
+    for n_splits, rows, shared in (
+        (23, sides.BEGIN, True),  # 3/8 of 62 nodes
+        (23, sides.BEGIN - 200, False),
+        (24, sides.BEGIN, False),
+        (1, sides.UNIT, True),
+        (1, sides.UNIT - 1, False),
+    ):
+        of_few = feature % n_splits
+        found = sides.shared_splits(
+            np.zeros((62, rows), np.uint8), of_few, np.zeros((2, 31), np.uint8), mask_of, masks
+        )
+        assert (found is not None) == shared
+        if found is not None:
+            number, node = found
+            assert len(node) == n_splits
+            np.testing.assert_array_equal(of_few[*node[number].T], of_few.T)
 
 
 @numba.njit

@@ -22,7 +22,8 @@ from dpgb_dask.kernels.predict import (
     pack_pair_tables,
     pack_tables,
 )
-from dpgb_dask.kernels.route import BYTE_DEPTH, tree_leaves
+from dpgb_dask.kernels.route import tree_leaves
+from dpgb_dask.kernels.sides import BYTE_DEPTH
 from dpgb_dask.private.answering.kept_bytes import KeptBytes
 from dpgb_dask.private.keeping.scratch import Extent
 from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredPiece
