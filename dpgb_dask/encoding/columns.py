@@ -18,6 +18,7 @@ from dpgb_dask.contracts.schema import Schema
 
 # a tuple holds 1-D columns in schema order
 from dpgb_dask.encoding.structure import SourceBlock, family, is_numbered
+from dpgb_dask.kernels.bin import MAX_EDGES, cell_column
 from dpgb_dask.values import (
     MISSING_WORDS,
     NO_FORM,
@@ -256,13 +257,23 @@ class Places:
 
     def of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.uint16]:
         """Return the cell of each number; NaN is missing."""
-        out = np.full(len(values), self.n, np.uint16)
-        if len(self.numbers):
-            at = np.minimum(np.searchsorted(self.numbers, values), len(self.numbers) - 1)
-            hit = self.numbers[at] == values
-            out[hit] = self.cells[at[hit]]
+        at = _count_below(values, self.numbers)
+        # a value beyond all numbers is none of them, and a missing one comes after that
+        known = np.append(self.numbers, [np.nan, np.nan])[at] == values
+        out = np.where(known, np.append(self.cells, np.zeros(2, np.uint16))[at], np.uint16(self.n))
         out[np.isnan(values)] = self.n + 1
         return out
+
+
+def _count_below(
+    values: NDArray[np.float64], numbers: NDArray[np.float64]
+) -> NDArray[np.integer[Any]]:
+    """Return how many of some ascending numbers are below each value; for a missing one, one more than there are."""
+    if len(numbers) > MAX_EDGES:
+        return np.searchsorted(np.append(numbers, np.inf), values)  # which puts NaN last
+    count = np.empty(len(values), np.uint16)
+    cell_column(values, numbers, count)
+    return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from dpgb_dask.encoding.columns import (
 from dpgb_dask.encoding.structure import family
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
+from dpgb_dask.kernels.bin import MAX_EDGES
 from dpgb_dask.private.reading.rows import slice_block
 from dpgb_dask.private.reading.units import hash_units
 from dpgb_dask.released.runtimes import scorer
@@ -375,6 +376,18 @@ BUCKETS = [
     ("a", 50), ("Berlin", 58), ("münchen", 83), ("007", 30), (7, 30), (7.0, 30), ("2.5", 30), ("1e300", 65), (True, 13),
     ("TRUE", 13), (None, 101), ("NA", 101), ([1], 100),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 40, 3000, MAX_EDGES + 1])
+def test_numbers_have_the_cells_that_their_forms_have(n):
+    rng = np.random.default_rng(n)
+    declared = np.unique(np.concatenate([np.arange(n // 2), rng.normal(0, 1e6, n - n // 2)]))
+    extremes = [np.inf, -np.inf] if n == 40 else []
+    declared = [*rng.permutation(declared).tolist(), *extremes]
+    index = Places.of(declared, [k % 7 for k in range(len(declared))])
+    some = np.array(declared[:2000], np.float64)
+    values = np.concatenate([some, np.nextafter(some, 9.0), [0.0, -0.0, np.nan, np.inf, -np.inf]])
+    np.testing.assert_array_equal(index.of_numbers(values), index.each(values.tolist()))
 
 
 def test_buckets_are_those_that_the_docs_define():
