@@ -53,7 +53,7 @@ def shared_splits(
         Tree and node.
     """
     most = min(3 * feature.size * n // (4 * (n + BEGIN)), MOST_SPLITS)
-    if n < UNIT or not most:
+    if n < UNIT:
         return None
     number, node = np.empty(feature.shape, np.int32), np.empty((most, 2), np.int64)
     n_splits = number_splits(feature, threshold, mask_of, number, node)
