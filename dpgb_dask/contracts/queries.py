@@ -25,6 +25,7 @@ from dpgb_dask.contracts.grid import GRIDS
 from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
+from dpgb_dask.kernels.bin import MAX_EDGES
 from dpgb_dask.losses import GRAD_BITS, GRADIENTS, Gradient, check_gradient
 from dpgb_dask.scalars import finite_float, same_text, whole_number
 
@@ -437,6 +438,7 @@ class ResidualQuery(Query):
     Parameters
     ----------
     edges : (n_edges,) int64, score steps, increasing
+        At most `kernels.bin.MAX_EDGES`.
     """
 
     kernels: ClassVar[tuple[str, ...] | None] = ()
@@ -444,9 +446,13 @@ class ResidualQuery(Query):
     edges: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Refuse edges that do not increase."""
+        """Refuse edges that do not increase, or are too many."""
         Query.__post_init__(self)
         settle(self, edges=_array("edges", self.edges, np.int64))
+        if len(self.edges) > MAX_EDGES:
+            raise PlanError(
+                f"edges of a query must be at most {MAX_EDGES}: cells are numbered by uint16."
+            )
         if (self.edges[1:] <= self.edges[:-1]).any():
             raise PlanError("edges of a query must increase.")
 

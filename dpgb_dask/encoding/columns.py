@@ -258,7 +258,7 @@ class Places:
     def of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.uint16]:
         """Return the cell of each number; NaN is missing."""
         at = _count_below(values, self.numbers)
-        # a value beyond all numbers is none of them, and a missing one comes after that
+        # a value beyond all numbers, or a missing one, is none of them
         known = np.append(self.numbers, [np.nan, np.nan])[at] == values
         out = np.where(known, np.append(self.cells, np.zeros(2, np.uint16))[at], np.uint16(self.n))
         out[np.isnan(values)] = self.n + 1
@@ -268,9 +268,9 @@ class Places:
 def _count_below(
     values: NDArray[np.float64], numbers: NDArray[np.float64]
 ) -> NDArray[np.integer[Any]]:
-    """Return how many of some ascending numbers are below each value; for a missing one, one more than there are."""
+    """Return how many of some ascending numbers are below each value; for a missing one, all or one more."""
     if len(numbers) > MAX_EDGES:
-        return np.searchsorted(np.append(numbers, np.inf), values)  # which puts NaN last
+        return np.searchsorted(numbers, values)
     count = np.empty(len(values), np.uint16)
     cell_column(values, numbers, count)
     return count

@@ -20,9 +20,7 @@ from dpgb_dask.kernels import inner, kernel, readable, writable
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
 MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
 FEW_CELLS = 16  # per edge: with at most so many cells, each should have one edge
-MAX_EDGES = (
-    1 << 16
-) - 2  # of a column: its cells and that of missing values are numbered by uint16
+MAX_EDGES = 65_534  # of a column: its cells and that of missing values are numbered by uint16
 MAX_CELLS = 1 << 15  # of a column; those that its values fall into stay in L1
 TILE = 1024  # values of a column that are binned at a time
 GROUP = 8  # columns of a row-major matrix that are transposed at a time: a cache line of float64

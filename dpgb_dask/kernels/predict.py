@@ -668,7 +668,7 @@ def add_trees(
         together = max(1, (GROUP_CELLS.bit_length() - 1) // depth)
         order = readable("order", np.arange(together), np.int64, 1)
         size = readable("size", np.full(together, leaves), np.int64, 1)
-        shared = shared_splits(codes, *trees)
+        shared = shared_splits(codes.shape[1], *trees[:3])
         if shared is None:
             part = scratch_codes(together, BLOCK)
             _add_trees(codes, *trees, value, order, size, *part, score)

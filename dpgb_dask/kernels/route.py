@@ -643,7 +643,7 @@ def tree_leaves(
     trees = check_trees(codes, feature, threshold, mask_of, masks)
     if len(out) != len(feature) or not 1 <= feature.shape[1] < 1 << BYTE_DEPTH:
         raise ValueError(f"out must be (n_trees, n_rows), and trees 1 to {BYTE_DEPTH} levels deep.")
-    shared = shared_splits(codes, *trees)
+    shared = shared_splits(codes.shape[1], *trees[:3])
     if shared is None:
         _tree_leaves(codes, *trees, out)
     else:

@@ -15,14 +15,13 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable
-from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
+from dpgb_dask.kernels.histogram import look_up
 
 BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 BLOCK = 1 << 14  # rows per inner loop: with fewer, the beginnings of loops cost more than L2 spares
 MOST_SPLITS = 1 << 11  # whose sides are kept: 4 MB for the rows of a block
-BEGIN = (
-    8192  # rows whose codes are compared in the time that one more split takes whatever the rows
-)
+PLACES = 4093  # of the hash that splits are looked up by: at least half stay free; a prime
+BEGIN = 8192  # the time that a split takes whatever the rows are, in rows whose codes are compared
 UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
 BITS = 8  # rows in a byte of sides
 LINE = 64  # bytes of the cache's lines
@@ -33,18 +32,18 @@ _WORDS = ir.VectorType(ir.IntType(64), UNIT // 64)
 
 
 def shared_splits(
-    codes: NDArray[np.uint8],
+    n: int,
     feature: NDArray[np.uint16],
     threshold: NDArray[np.uint8],
     mask_of: NDArray[np.int32],
-    masks: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
     """Return which of the different splits each node has, and a node of each; None if rows or shared splits are few.
 
     Parameters
     ----------
-    codes : (n_features, n_rows) uint8
-    feature, threshold, mask_of, masks
+    n : int
+        Rows.
+    feature, threshold, mask_of
         Of trees, as `route.check_trees` returns them.
 
     Returns
@@ -53,13 +52,11 @@ def shared_splits(
     node : (n_splits, 2) int64
         Tree and node.
     """
-    n_features, n = codes.shape
     most = min(3 * feature.size * n // (4 * (n + BEGIN)), MOST_SPLITS)
-    if n < UNIT or not most:
+    if n < UNIT:
         return None
-    known = np.full((n_features, MAX_CELLS + len(masks)), -1, np.int32)
     number, node = np.empty(feature.shape, np.int32), np.empty((most, 2), np.int64)
-    n_splits = number_splits(feature, threshold, mask_of, known, number, node)
+    n_splits = number_splits(feature, threshold, mask_of, number, node)
     if n_splits > most:
         return None
     return readable("number", number, np.int32, 2), readable("node", node[:n_splits], np.int64, 2)
@@ -68,25 +65,32 @@ def shared_splits(
 @kernel
 def number_splits(
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
-    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes); 0 where there is a mask
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
-    known: NDArray[np.int32],  # scratch (n_features, 256 + n_masks), negative
     number: NDArray[np.int32],  # OUT (n_trees, nodes), which of the splits a node has
-    node: NDArray[np.int64],  # OUT (most, 2), tree and node of each split
+    node: NDArray[np.int64],  # OUT (most, 2), tree and node of each split; most <= `MOST_SPLITS`
 ) -> int:
-    """Give each different split of some trees a number; return how many there are, ``most`` + 1 if there are more."""
+    """Give each different split of some trees a number; return how many there are, ``most`` + 1 if there are more.
+
+    They are looked up by a hash: if features and masks are many, no memory holds a place for each pair of them.
+    """
+    split = np.full(PLACES, -1, np.int64)  # whose number is at the same place of ``known``
+    known = np.empty(PLACES, np.int32)
     n = 0
     for t in range(feature.shape[0]):
         for j in range(feature.shape[1]):
-            f, q = feature[t, j], mask_of[t, j]
-            kind = MAX_CELLS + q if q >= 0 else np.int64(threshold[t, j])
-            if known[f, kind] < 0:
+            mask = np.int64(max(mask_of[t, j], -1) + 1)
+            own = (mask << 24) + (np.int64(feature[t, j]) << 8) + np.int64(threshold[t, j])
+            place = own % PLACES
+            while split[place] != own and split[place] >= 0:
+                place = (place + 1) % PLACES
+            if split[place] < 0:
                 if n == node.shape[0]:
                     return n + 1
-                known[f, kind] = n
+                split[place], known[place] = own, n
                 node[n, 0], node[n, 1] = t, j
                 n += 1
-            number[t, j] = known[f, kind]
+            number[t, j] = known[place]
     return n
 
 

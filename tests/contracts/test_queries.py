@@ -9,8 +9,14 @@ from private.cases import KINDS, draw, gradient_of, pair_cells, queries_of, shap
 
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import SHRINK_BITS, ReferenceSumsQuery, checked_splits
+from dpgb_dask.contracts.queries import (
+    SHRINK_BITS,
+    ReferenceSumsQuery,
+    ResidualQuery,
+    checked_splits,
+)
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.bin import MAX_EDGES
 from dpgb_dask.losses import (
     LabelGradient,
     LogLoss,
@@ -81,6 +87,13 @@ def test_a_number_or_text_that_lies_is_checked_as_it_is_kept(owner):
 def test_weights_that_state_no_bound_are_refused(name, value):
     with pytest.raises(PlanError, match=f"{name}="):
         Shape(schema=shape_of("numeric").schema, **{name: value})
+
+
+def test_residuals_have_no_more_cells_than_are_numbered():
+    query = ResidualQuery(label="r", price=1, edges=np.arange(MAX_EDGES))
+    assert query.n_values == MAX_EDGES + 1
+    with pytest.raises(PlanError, match=f"at most {MAX_EDGES}"):
+        replace(query, edges=np.arange(MAX_EDGES + 1))
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 40, 700])

@@ -175,9 +175,8 @@ def test_cells_hold_one_edge_unless_that_takes_many():
     table = bins.edge_table([even], np.float32)
     assert table.size[0, 2] == 1
     assert table.size[0, 1] <= bins.FEW_CELLS * len(even)
-    close = np.sort(
-        np.append(even, even[170] + 1e-4)
-    )  # far from the pivot: thousands tell them apart
+    # far from the pivot: thousands of cells tell them apart, and would be made
+    close = np.sort(np.append(even, even[170] + 1e-3))
     table = bins.edge_table([close], np.float32)
     assert table.size[0, 2] == 2
     assert table.size[0, 1] <= bins.FEW_CELLS * len(close)

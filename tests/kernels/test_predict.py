@@ -172,7 +172,7 @@ def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, monkeypa
 
 def test_splits_are_shared_where_nodes_are_many_and_rows_too():
     feature = np.arange(62, dtype=np.uint16).reshape(2, 31)
-    mask_of, masks = np.full((2, 31), -1, np.int32), np.zeros((1, 256), np.uint8)
+    threshold, mask_of = np.zeros((2, 31), np.uint8), np.full((2, 31), -1, np.int32)
     for n_splits, rows, shared in (
         (23, sides.BEGIN, True),  # 3/8 of 62 nodes
         (23, sides.BEGIN - 200, False),
@@ -181,14 +181,30 @@ def test_splits_are_shared_where_nodes_are_many_and_rows_too():
         (1, sides.UNIT - 1, False),
     ):
         of_few = feature % n_splits
-        found = sides.shared_splits(
-            np.zeros((62, rows), np.uint8), of_few, np.zeros((2, 31), np.uint8), mask_of, masks
-        )
+        found = sides.shared_splits(rows, of_few, threshold, mask_of)
         assert (found is not None) == shared
         if found is not None:
             number, node = found
             assert len(node) == n_splits
             np.testing.assert_array_equal(of_few[*node[number].T], of_few.T)
+
+
+def test_splits_differ_by_feature_threshold_or_mask():
+    """However many features and masks there are: no memory holds 2¹⁶ · 10⁶ pairs of them."""
+    rng = np.random.default_rng(0)
+    feature, kind = np.meshgrid([0, 16, 4093, 65_535], np.arange(512))
+    threshold, mask = np.where(kind < 256, kind, 0), np.where(kind < 256, -1, (kind - 256) * 4_000)
+    different = np.stack([feature, threshold, mask]).reshape(3, sides.MOST_SPLITS)
+    which = rng.permutation(np.resize(np.arange(sides.MOST_SPLITS), 100 * 31)).reshape(100, 31)
+    f, t, q = different[:, which]
+    q[q < 0] = rng.choice([-1, -9], np.count_nonzero(q < 0))
+    trees = [f.astype(np.uint16), t.astype(np.uint8), q.astype(np.int32)]
+    number, node = sides.shared_splits(1 << 20, *trees)
+    np.testing.assert_array_equal(which[*node[number].T], which.T)
+    assert len(node) == sides.MOST_SPLITS
+    assert np.count_nonzero(which == which[-1, -1]) > 1
+    trees[0][-1, -1] = 7  # one split more, of no other node
+    assert sides.shared_splits(1 << 20, *trees) is None
 
 
 @numba.njit

@@ -9,7 +9,7 @@ from thinned import thinned
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery, ResidualQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, BinCountsQuery, ChoiceQuery, ResidualQuery
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import draw
@@ -150,7 +150,10 @@ def sampled(seed, n, rate=RATE):
     identity = np.zeros((n, 2), np.uint64)
     identity[:, 0] = np.arange(n)
     draw.draws(door.rows_key, 7, identity, member)
-    query = ResidualQuery(label="noise", price=PRICE_ONE, edges=np.arange(n - 1))
+    features = np.arange(n // 250, dtype=np.uint16)
+    query = BinCountsQuery(
+        label="noise", price=PRICE_ONE, features=features, sizes=(250,) * len(features)
+    )
     sums = (member < int(rate * 2**32)).astype(np.int64)
     released = door.release(query, Raw(sums, Sensitivity(1, 1)))
     return released.value / 2**released.receipt.scale_bits

@@ -386,6 +386,13 @@ def test_a_model_of_other_bins_raises():
         )
 
 
+@pytest.mark.parametrize("n_edges", [0, 3, 16, 17, 255])
+def test_a_value_on_an_edge_is_in_the_cell_below(n_edges):
+    edges = np.sort(np.random.default_rng(n_edges).integers(-(2**33), 2**33, n_edges))
+    values = np.concatenate([edges, edges + 1, [-(2**33) - 1, 2**33]])
+    np.testing.assert_array_equal(shards._cells(edges, values), np.searchsorted(edges, values))
+
+
 def test_a_query_that_does_not_fit_raises():
     binary, numeric = queries_of("binary"), queries_of("numeric")
     shard = shard_of("binary", weighted=False)
