@@ -23,6 +23,7 @@ from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import (
     PRICE_ONE,
+    BinCountsQuery,
     ChoiceQuery,
     ResidualQuery,
     SharedChoiceQuery,
@@ -78,6 +79,14 @@ def reserve(ledger=None, **changes):
 
 def query(label="q 1", n_values=3, price=PRICE_ONE // 1000):
     return ResidualQuery(label=label, price=price, edges=np.arange(n_values - 1))
+
+
+def wide_query(n_values, price):
+    """Return a query of more values than one of residuals may have, a multiple of 250."""
+    features = np.arange(n_values // 250, dtype=np.uint16)
+    return BinCountsQuery(
+        label="wide", price=price, features=features, sizes=(250,) * len(features)
+    )
 
 
 def raw(*values, l2_squared=1):

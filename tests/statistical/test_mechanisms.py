@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from controller_parts import wide_query
 from thinned import thinned
 
 from dpgb_dask.contracts.boundary import Raw, Sensitivity
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
-from dpgb_dask.contracts.queries import PRICE_ONE, BinCountsQuery, ChoiceQuery, ResidualQuery
+from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery
 from dpgb_dask.contracts.spending import amplified
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import draw
@@ -32,7 +33,7 @@ def controller(seed, *, pure=True):
 
 def noise(seed, price, n=N):
     """Return Laplace noise in units of the scale that ``price`` pays for."""
-    query = ResidualQuery(label="noise", price=price, edges=np.arange(n - 1))
+    query = wide_query(n, price)
     # l2 is smaller than l1: a mechanism that took it would be caught
     released = controller(seed).release(query, Raw(np.zeros(n, np.int64), Sensitivity(2, L1)))
     return released.value / (L1 * PRICE_ONE / price * 2**released.receipt.scale_bits)
@@ -150,12 +151,8 @@ def sampled(seed, n, rate=RATE):
     identity = np.zeros((n, 2), np.uint64)
     identity[:, 0] = np.arange(n)
     draw.draws(door.rows_key, 7, identity, member)
-    features = np.arange(n // 250, dtype=np.uint16)
-    query = BinCountsQuery(
-        label="noise", price=PRICE_ONE, features=features, sizes=(250,) * len(features)
-    )
     sums = (member < int(rate * 2**32)).astype(np.int64)
-    released = door.release(query, Raw(sums, Sensitivity(1, 1)))
+    released = door.release(wide_query(n, PRICE_ONE), Raw(sums, Sensitivity(1, 1)))
     return released.value / 2**released.receipt.scale_bits
 
 
