@@ -147,13 +147,15 @@ def _cells_of(edges: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[np.uint16
     sides = 2 if edges[0] < pivot else 1
     infinity, magnitude = np.array(np.inf, edges.dtype).view(integer), np.iinfo(integer).max
     places = np.empty(len(edges), integer)
+    nearest = np.sort(np.abs(finite - pivot))
+    # a quarter of the edges are in the widest octave
+    fewest_digits = max(len(edges).bit_length() - 3, 3)
     for steps, most_cells in ((1, min(FEW_CELLS * len(edges), MAX_CELLS)), (MAX_STEPS, MAX_CELLS)):
         # the nearest edges may share the pivot's cell: in a public grid one is much nearer to 0 than the others
-        distances = np.sort(np.abs(finite - pivot))[steps:]
+        distances = nearest[steps:]
         distances = distances[distances > 0] if distances.any() else np.ones(1, edges.dtype)
         near, far = (int(bits) for bits in distances[[0, -1]].view(integer))
-        # a quarter of the edges are in the widest octave
-        digits = max(len(edges).bit_length() - 3, 3)
+        digits = fewest_digits
         while True:
             dropped = np.finfo(edges.dtype).nmant - digits
             last = far >> dropped

@@ -52,9 +52,9 @@ def shared_splits(
     node : (n_splits, 2) int64
         Tree and node.
     """
-    most = min(3 * feature.size * n // (4 * (n + BEGIN)), MOST_SPLITS)
     if n < UNIT:
         return None
+    most = min(3 * feature.size * n // (4 * (n + BEGIN)), MOST_SPLITS)
     number, node = np.empty(feature.shape, np.int32), np.empty((most, 2), np.int64)
     n_splits = number_splits(feature, threshold, mask_of, number, node)
     if n_splits > most:
@@ -176,7 +176,7 @@ def _in_registers(_: Any, side: Any, number: Any, leaf: Any) -> Any:
         stride = _cgutils.unpack_tuple(builder, sides.shape)[1]
         (n_nodes,) = _cgutils.unpack_tuple(builder, numbers.shape)
         (size,) = _cgutils.unpack_tuple(builder, leaves.shape)
-        n_words = builder.sdiv(size, size.type(8))
+        n_words = builder.sdiv(size, size.type(BITS))
         for depth in range(1, BYTE_DEPTH + 1):
             nodes = (1 << depth) - 1
             with builder.if_then(builder.icmp_signed("==", n_nodes, n_nodes.type(nodes))):
@@ -188,7 +188,7 @@ def _in_registers(_: Any, side: Any, number: Any, leaf: Any) -> Any:
                 step = n_words.type(_WORDS.count)
                 with _cgutils.for_range_slice(builder, n_words.type(0), n_words, step) as (at, _):
                     bits = _bits_below(builder, own, 0, at)
-                    for k in range(8):
+                    for k in range(BITS):
                         to = builder.add(at, builder.mul(n_words, n_words.type(k)))
                         place = _words_at(builder, leaves.data, to)
                         # leaves of later rows may begin anywhere
