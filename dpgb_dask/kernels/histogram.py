@@ -164,6 +164,30 @@ def make_key(
 
 
 @inner
+def find_key(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows); not read if keys are known
+    lo: int | np.int64,
+    order: NDArray[np.int64],
+    size: NDArray[np.int64],
+    start: NDArray[np.int64],
+    g: int,  # the group
+    keys: NDArray[np.uint16],  # OUT (2 or n_groups, >= rows from ``at`` on); IN if known
+    at: int | np.int64,
+    n: int,
+    known: bool | np.bool_,
+) -> NDArray[np.uint16]:
+    """Return the joint cells of n rows in a group. Keys have a line of each group, or fewer, which are used in turn.
+
+    Numba takes a plain False for ``known`` for a type of its own, and would compile what it is given to twice.
+    """
+    key = keys[g % keys.shape[0], at : at + n]
+    if not known:
+        s, t = start[g], start[g + 1]
+        make_key(codes, lo, order[s:t], size[s:t], key)
+    return key
+
+
+@inner
 def scatter_one(key: NDArray[Any], packed: NDArray[np.int64], a: NDArray[np.int64]) -> None:
     """Add each row to its cell."""
     for i in range(packed.shape[0]):
@@ -240,21 +264,20 @@ def scatter_joint(
     size: NDArray[np.int64],
     start: NDArray[np.int64],  # IN (> n_joint,)
     cells: NDArray[np.int64],  # IN (n_joint,)
-    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    keys: NDArray[np.uint16],  # OUT (2 or n_joint, >= rows from ``at`` on); IN if known
+    at: int | np.int64,  # column of keys of the first row
+    known: bool | np.bool_,
     sums: NDArray[np.int64],  # OUT (>= n_joint, >= cells), packed, added to
 ) -> None:
     """Add rows to joint cells: two groups per loop, so that a row's value is loaded once for both."""
     n, n_joint = packed.shape[0], cells.shape[0]
-    key_a, key_b = keys[0, :n], keys[1, :n]
     for g in range(0, n_joint - 1, 2):
-        s, t, u = start[g], start[g + 1], start[g + 2]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
-        make_key(codes, first, order[t:u], size[t:u], key_b)
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
+        key_b = find_key(codes, first, order, size, start, g + 1, keys, at, n, known)
         _scatter_two(key_a, key_b, packed, sums[g], sums[g + 1])
     if n_joint % 2:
         g = n_joint - 1
-        s, t = start[g], start[g + 1]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
         if cells[g] > SMALL_CELLS:
             scatter_one(key_a, packed, sums[g])
         else:
@@ -332,21 +355,21 @@ def scatter_joint_scores(
     size: NDArray[np.int64],
     start: NDArray[np.int64],  # IN (> n_joint,)
     n_joint: int,
-    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    keys: NDArray[np.uint16],  # OUT (2 or n_joint, >= rows from ``at`` on); IN if known
+    at: int | np.int64,  # column of keys of the first row
+    known: bool | np.bool_,
     sums: NDArray[np.int64],  # OUT (>= n_joint, >= cells, 4), packed, added to
 ) -> None:
     """Add the four scores of rows to joint cells, two groups per loop."""
     n = packed.shape[0]
-    key_a, key_b = keys[0, :n], keys[1, :n]
     for g in range(0, n_joint - 1, 2):
-        s, t, u = start[g], start[g + 1], start[g + 2]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
-        make_key(codes, first, order[t:u], size[t:u], key_b)
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
+        key_b = find_key(codes, first, order, size, start, g + 1, keys, at, n, known)
         _scatter_scores_two(key_a, key_b, packed, sums[g], sums[g + 1])
     if n_joint % 2:
-        s, t = start[n_joint - 1], start[n_joint]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
-        _scatter_scores(key_a, packed, sums[n_joint - 1])
+        g = n_joint - 1
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
+        _scatter_scores(key_a, packed, sums[g])
 
 
 @inner
@@ -482,6 +505,7 @@ def _joint_sums(
     keys = np.empty((2, step), np.uint16)
     sums = np.zeros((cells.shape[0], width), np.int64)
     single = order[start[n_joint] :]
+    zero, known = np.int64(0), np.bool_(False)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
@@ -489,7 +513,8 @@ def _joint_sums(
             _flush(sums, side, size, offset, start, cells, out)
             rows = 0
         packed = values[lo:hi]
-        scatter_joint(codes, lo, packed, order, size, start, cells[:n_joint], keys, sums)
+        joint = cells[:n_joint]
+        scatter_joint(codes, lo, packed, order, size, start, joint, keys, zero, known, sums)
         _scatter_single(codes, lo, packed, single, sums[n_joint:])
         rows += hi - lo
     _flush(sums, side, size, offset, start, cells, out)
@@ -516,12 +541,13 @@ def _joint_sums_of_four(
     sums = np.zeros((cells.shape[0], width, LANES), np.int64)
     one = np.empty((cells.shape[0], width), np.int64)
     single = order[start[n_joint] :]
+    zero, known = np.int64(0), np.bool_(False)
     rows = lo = 0
     while lo < n:
         hi = min(n, lo + step)
         block = packed[: hi - lo]
         beside(values, lo, block)
-        scatter_joint_scores(codes, lo, block, order, size, start, n_joint, keys, sums)
+        scatter_joint_scores(codes, lo, block, order, size, start, n_joint, keys, zero, known, sums)
         _scatter_single_scores(codes, lo, block, single, sums[n_joint:])
         rows += hi - lo
         lo = hi

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable, same_rows
+from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     BLOCK,
     GROUP_CELLS,
@@ -128,6 +128,11 @@ class PairSet:
     n_cells: int
 
     @property
+    def n_groups(self) -> int:
+        """Groups."""
+        return len(self.cells)
+
+    @property
     def width(self) -> int:
         """Cells of the largest group."""
         return int(self.cells.max(initial=1))
@@ -141,12 +146,13 @@ def pack_pairs(pairs: Sequence[PairLike], most_cells: int = MAX_CELLS) -> PairSe
     ValueError
         If a table has more than ``most_cells`` cells or a map points outside it.
     """
+    if any(p.n_i * p.n_j > most_cells for p in pairs):
+        raise ValueError(f"A pair table has more than {most_cells} cells. Give coarser maps.")
     return _packed(
         tuple(
             (int(p.i), int(p.j), _bytes(p.map_i), _bytes(p.map_j), int(p.n_i), int(p.n_j))
             for p in pairs
-        ),
-        most_cells,
+        )
     )
 
 
@@ -156,12 +162,10 @@ def _bytes(map_: NDArray[np.uint8]) -> bytes:
 
 # rounds ask for the same tables, and the model's are those of the rounds
 @lru_cache(maxsize=16)
-def _packed(pairs: tuple[tuple[int, int, bytes, bytes, int, int], ...], most_cells: int) -> PairSet:
+def _packed(pairs: tuple[tuple[int, int, bytes, bytes, int, int], ...]) -> PairSet:
     columns: dict[tuple[int, bytes, int, bool], int] = {}
     of_pair: list[tuple[int, int]] = []
     for i, j, map_i, map_j, n_i, n_j in pairs:
-        if n_i * n_j > most_cells:
-            raise ValueError(f"A pair table has more than {most_cells} cells. Give coarser maps.")
         both: list[int] = []
         for feature, map_, n in ((i, map_i, n_i), (j, map_j, n_j)):
             if not 1 <= len(map_) <= MAX_CELLS or max(map_) >= n:
@@ -381,21 +385,25 @@ def _pair_sums(
     width: int,
     level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
     level_read: NDArray[np.uint8],  # read-only view of it
+    keys: NDArray[np.uint16],  # scratch (2, rows), or OUT (n_groups, n_rows); IN if known
+    known: bool,
     out: NDArray[np.int64],  # OUT (all cells of tables, 2), added to
 ) -> None:
-    n = values.shape[0]
+    n, zero = values.shape[0], np.int64(0)
     step = min(BLOCK, limit)
-    keys = np.empty((2, step), np.uint16)
     sums = np.zeros((cells.shape[0], width), np.int64)
-    zero = np.int64(0)
     rows = 0
     for lo in range(0, n, step):
         hi = min(n, lo + step)
         if rows + hi - lo > limit:
             _flush_pairs(sums, side, size, start, cells, tables, first, second, offset, out)
             rows = 0
-        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
-        scatter_joint(level_read, zero, values[lo:hi], order, size, start, cells, keys, sums)
+        at = lo if keys.shape[1] == n else zero
+        if not known:
+            map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        scatter_joint(
+            level_read, zero, values[lo:hi], order, size, start, cells, keys, at, known, sums
+        )
         rows += hi - lo
     _flush_pairs(sums, side, size, start, cells, tables, first, second, offset, out)
 
@@ -421,21 +429,26 @@ def _pair_sums_of_four(
     width: int,
     level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
     level_read: NDArray[np.uint8],  # read-only view of it
+    keys: NDArray[np.uint16],  # scratch (2, rows), or OUT (n_groups, n_rows); IN if known
+    known: bool,
     out: NDArray[np.int64],  # OUT (as many scores, all cells of tables, 2), added to
 ) -> None:
     n_scores, n = values.shape
     step = min(LANES_BLOCK, limit)
-    keys, packed = np.empty((2, step), np.uint16), np.zeros((step, LANES), np.int64)
-    n_groups = cells.shape[0]
+    packed = np.zeros((step, LANES), np.int64)
+    n_groups, zero = cells.shape[0], np.int64(0)
     sums, one = np.zeros((n_groups, width, LANES), np.int64), np.empty((n_groups, width), np.int64)
-    zero = np.int64(0)
     rows = lo = 0
     while lo < n:
         hi = min(n, lo + step)
         block = packed[: hi - lo]
         beside(values, lo, block)
-        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
-        scatter_joint_scores(level_read, zero, block, order, size, start, n_groups, keys, sums)
+        at = lo if keys.shape[1] == n else zero
+        if not known:
+            map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        scatter_joint_scores(
+            level_read, zero, block, order, size, start, n_groups, keys, at, known, sums
+        )
         rows += hi - lo
         lo = hi
         if lo == n or rows + min(step, n - lo) > limit:
@@ -450,6 +463,9 @@ def pair_sums(
     pairs: PairSet | Sequence[PairLike],
     packed: NDArray[np.int64],
     max_abs: int,
+    kept: NDArray[np.uint16] | None = None,
+    *,
+    known: bool = False,
 ) -> NDArray[np.int64]:
     """Sum g and h per cell of several pair tables.
 
@@ -463,6 +479,10 @@ def pair_sums(
         ``(g << 32) + h`` in steps, weights included, h >= 0.
     max_abs : int
         Bound on |g| and h of one row, weights included.
+    kept : (n_groups, n_rows) uint16, or None
+        Memory for the rows' joint cells, if they are to be kept.
+    known : bool
+        Whether ``kept`` holds them already, of the same rows and groups; else they are written to it.
 
     Returns
     -------
@@ -484,14 +504,17 @@ def pair_sums(
     s = pairs if isinstance(pairs, PairSet) else pack_pairs(pairs)
     check_pairs(codes, s)
     out = np.zeros((len(packed), s.n_cells, 2), np.int64)
-    scratch = scratch_codes(len(s.feature), min(codes.shape[1], BLOCK))
+    rows = min(codes.shape[1], BLOCK)
+    scratch = scratch_codes(len(s.feature), rows)
+    keys = np.empty((2, rows), np.uint16) if kept is None else check_cells(kept, codes, s)
     for values, limit, side in parts:
         for k in scores_at_once(len(packed), len(s.cells) * s.width):
             add = _pair_sums if isinstance(k, int) else _pair_sums_of_four
             add(
                 codes, values[k], limit, side, s.feature, s.map, s.cut, s.n_cuts, s.order, s.size, s.start, s.cells,
-                s.tables, s.first, s.second, s.offset, s.width, *scratch, out[k],
+                s.tables, s.first, s.second, s.offset, s.width, *scratch, keys, known, out[k],
             )  # fmt: skip
+            known = kept is not None
     return out.transpose(1, 0, 2)
 
 
@@ -506,3 +529,19 @@ def check_pairs(codes: NDArray[np.uint8], pairs: PairSet) -> None:
     feature = pairs.feature
     if len(feature) and not 0 <= feature.min() <= feature.max() < len(codes):
         raise ValueError("A pair names a feature that codes does not have.")
+
+
+def check_cells(
+    cells: NDArray[np.uint16], codes: NDArray[np.uint8], pairs: PairSet
+) -> NDArray[np.uint16]:
+    """Return memory for the joint cells of rows, if that is what it is.
+
+    Raises
+    ------
+    ValueError
+        If its dtype, layout or shape is another.
+    """
+    same_rows(codes=codes, cells=cells)
+    if len(writable("cells", cells, np.uint16, 2)) != pairs.n_groups:
+        raise ValueError("cells must have a line for each group of pairs.")
+    return cells

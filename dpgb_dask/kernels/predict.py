@@ -12,6 +12,7 @@ from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     LANES_BLOCK,
     MAX_CELLS,
+    find_key,
     groups_of,
     make_key,
     scores_at_once,
@@ -21,6 +22,7 @@ from dpgb_dask.kernels.lanes import LANES, add_row
 from dpgb_dask.kernels.pair_tables import (
     PairLike,
     PairSet,
+    check_cells,
     check_pairs,
     map_columns,
     pack_pairs,
@@ -193,21 +195,28 @@ def _gather_joint(
     start: NDArray[np.int64],  # IN (> n_joint,)
     n_joint: int,
     table: NDArray[np.int32],  # IN (>= n_joint, cells)
-    keys: NDArray[np.uint16],  # scratch (2, >= rows of the block)
+    keys: NDArray[np.uint16],  # scratch (4, rows), or IN (n_joint, n_rows) if known
+    at: int | np.int64,  # column of keys of the first row
+    known: bool | np.bool_,
     score: NDArray[np.int32],  # OUT (rows of the block,), added to
 ) -> None:
-    """Add the entries of joint cells to rows, two groups per loop."""
-    n = score.shape[0]
-    key_a, key_b = keys[0, :n], keys[1, :n]
-    for g in range(0, n_joint - 1, 2):
-        s, t, u = start[g], start[g + 1], start[g + 2]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
-        make_key(codes, first, order[t:u], size[t:u], key_b)
-        _gather_two(key_a, key_b, table[g], table[g + 1], score)
-    if n_joint % 2:
-        s, t = start[n_joint - 1], start[n_joint]
-        make_key(codes, first, order[s:t], size[s:t], key_a)
-        gather_one(key_a, table[n_joint - 1], score)
+    """Add the entries of joint cells to rows, four groups per loop."""
+    n, four = score.shape[0], n_joint & ~3
+    for g in range(0, four, 4):
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
+        key_b = find_key(codes, first, order, size, start, g + 1, keys, at, n, known)
+        key_c = find_key(codes, first, order, size, start, g + 2, keys, at, n, known)
+        key_d = find_key(codes, first, order, size, start, g + 3, keys, at, n, known)
+        a, b, c, d = table[g], table[g + 1], table[g + 2], table[g + 3]
+        _gather_four(key_a, key_b, key_c, key_d, a, b, c, d, score)
+    if n_joint & 2:
+        key_a = find_key(codes, first, order, size, start, four, keys, at, n, known)
+        key_b = find_key(codes, first, order, size, start, four + 1, keys, at, n, known)
+        _gather_two(key_a, key_b, table[four], table[four + 1], score)
+    if n_joint & 1:
+        g = n_joint - 1
+        key_a = find_key(codes, first, order, size, start, g, keys, at, n, known)
+        gather_one(key_a, table[g], score)
 
 
 @inner
@@ -230,13 +239,15 @@ def _gather_joint_scores(
     start: NDArray[np.int64],  # IN (> n_joint,)
     n_joint: int,
     table: NDArray[np.int32],  # IN (>= n_joint, cells, 4)
-    key: NDArray[np.uint16],  # scratch (rows of the block,)
+    keys: NDArray[np.uint16],  # scratch (>= 1, rows), or IN (n_joint, n_rows) if known
+    at: int | np.int64,  # column of keys of the first row
+    known: bool | np.bool_,
     score: NDArray[np.int32],  # OUT (rows of the block, 4), added to
 ) -> None:
     """Add the entries of joint cells to the four scores of rows."""
+    n = score.shape[0]
     for g in range(n_joint):
-        s, t = start[g], start[g + 1]
-        make_key(codes, first, order[s:t], size[s:t], key)
+        key = find_key(codes, first, order, size, start, g, keys, at, n, known)
         _gather_scores(key, table[g], score)
 
 
@@ -263,15 +274,15 @@ def _add_tables(
     table: NDArray[np.int32],  # IN (n_groups, >= 256)
     score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
-    """Add joint cells by twos, then features that are alone in their group, whose codes are the cells, by fours."""
+    """Add joint cells by fours, then features that are alone in their group, whose codes are the cells, by fours."""
     n = score.shape[0]
-    keys = np.empty((2, BLOCK), np.uint16)
+    keys, zero, known = np.empty((FOUR, BLOCK), np.uint16), np.int64(0), np.bool_(False)
     single = order[start[n_joint] :]
     four = single.shape[0] & ~3
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
         block = score[lo:hi]
-        _gather_joint(codes, lo, order, size, start, n_joint, table, keys, block)
+        _gather_joint(codes, lo, order, size, start, n_joint, table, keys, zero, known, block)
         for f in range(0, four, 4):
             code_a, code_b = codes[single[f], lo:hi], codes[single[f + 1], lo:hi]
             code_c, code_d = codes[single[f + 2], lo:hi], codes[single[f + 3], lo:hi]
@@ -293,13 +304,16 @@ def _add_tables_of_four(
     score: NDArray[np.int32],  # OUT (1 to 4 scores, n_rows), added to
 ) -> None:
     n = score.shape[1]
-    keys, sums = np.empty(LANES_BLOCK, np.uint16), np.empty((LANES_BLOCK, LANES), np.int32)
+    keys, sums = np.empty((1, LANES_BLOCK), np.uint16), np.empty((LANES_BLOCK, LANES), np.int32)
     single = order[start[n_joint] :]
+    zero, known = np.int64(0), np.bool_(False)
     for lo in range(0, n, LANES_BLOCK):
         hi = min(n, lo + LANES_BLOCK)
-        key, added = keys[: hi - lo], sums[: hi - lo]
+        added = sums[: hi - lo]
         added[:] = 0
-        _gather_joint_scores(codes, lo, order, size, start, n_joint, table, key, added)
+        _gather_joint_scores(
+            codes, lo, order, size, start, n_joint, table, keys, zero, known, added
+        )
         for f in range(single.shape[0]):
             _gather_scores(codes[single[f], lo:hi], table[n_joint + f], added)
         _add_scores(added, lo, score)
@@ -414,16 +428,18 @@ def _add_pair_tables(
     table: NDArray[np.int32],  # IN (n_groups, cells)
     level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
     level_read: NDArray[np.uint8],  # read-only view of it
+    keys: NDArray[np.uint16],  # scratch (4, rows), or IN (n_groups, n_rows) if known
+    known: bool,
     score: NDArray[np.int32],  # OUT (n_rows,), added to
 ) -> None:
-    n = score.shape[0]
-    n_groups = start.shape[0] - 1
-    keys = np.empty((2, BLOCK), np.uint16)
-    zero = np.int64(0)
+    n, n_groups, zero = score.shape[0], start.shape[0] - 1, np.int64(0)
     for lo in range(0, n, BLOCK):
-        hi = min(n, lo + BLOCK)
-        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
-        _gather_joint(level_read, zero, order, size, start, n_groups, table, keys, score[lo:hi])
+        hi, at = min(n, lo + BLOCK), lo if known else zero
+        if not known:
+            map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        _gather_joint(
+            level_read, zero, order, size, start, n_groups, table, keys, at, known, score[lo:hi]
+        )
 
 
 @kernel
@@ -439,23 +455,29 @@ def _add_pair_tables_of_four(
     table: NDArray[np.int32],  # IN (n_groups, cells, 4)
     level: NDArray[np.uint8],  # scratch (n_columns, >= rows of a block)
     level_read: NDArray[np.uint8],  # read-only view of it
+    keys: NDArray[np.uint16],  # scratch (>= 1, rows), or IN (n_groups, n_rows) if known
+    known: bool,
     score: NDArray[np.int32],  # OUT (1 to 4 scores, n_rows), added to
 ) -> None:
-    n = score.shape[1]
-    n_groups = start.shape[0] - 1
-    keys, sums = np.empty(LANES_BLOCK, np.uint16), np.empty((LANES_BLOCK, LANES), np.int32)
-    zero = np.int64(0)
+    n, n_groups, zero = score.shape[1], start.shape[0] - 1, np.int64(0)
+    sums = np.empty((LANES_BLOCK, LANES), np.int32)
     for lo in range(0, n, LANES_BLOCK):
-        hi = min(n, lo + LANES_BLOCK)
-        key, added = keys[: hi - lo], sums[: hi - lo]
+        hi, at = min(n, lo + LANES_BLOCK), lo if known else zero
+        added = sums[: hi - lo]
         added[:] = 0
-        map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
-        _gather_joint_scores(level_read, zero, order, size, start, n_groups, table, key, added)
+        if not known:
+            map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
+        _gather_joint_scores(
+            level_read, zero, order, size, start, n_groups, table, keys, at, known, added
+        )
         _add_scores(added, lo, score)
 
 
 def add_pair_tables(
-    codes: NDArray[np.uint8], tables: PairTableSet, score: NDArray[np.int32]
+    codes: NDArray[np.uint8],
+    tables: PairTableSet,
+    score: NDArray[np.int32],
+    cells: NDArray[np.uint16] | None = None,
 ) -> None:
     """Add ``table[k, map_i[code_i], map_j[code_j]]`` of each pair to score k.
 
@@ -466,6 +488,8 @@ def add_pair_tables(
     tables : PairTableSet
     score : (n_scores, n_rows) int32, score steps
         Added to in place, modulo 2³².
+    cells : (n_groups, n_rows) uint16, or None
+        The rows' joint cells, as `pair_sums` wrote them for pairs of the same groups; None to find them.
 
     Raises
     ------
@@ -483,11 +507,15 @@ def add_pair_tables(
     check_pairs(codes, p)
     if len(p.order):
         _check_scores(tables.n_scores, score)
-        scratch = scratch_codes(len(p.feature), min(codes.shape[1], BLOCK))
+        rows = min(codes.shape[1], BLOCK)
+        scratch = scratch_codes(len(p.feature), rows)
+        known = cells is not None
+        keys = np.empty((FOUR, rows), np.uint16) if cells is None else check_cells(cells, codes, p)
         for scores, table in tables.joint:
             add = _add_pair_tables if isinstance(scores, int) else _add_pair_tables_of_four
             add(
-                codes, p.feature, p.map, p.cut, p.n_cuts, p.order, p.size, p.start, table, *scratch, score[scores]
+                codes, p.feature, p.map, p.cut, p.n_cuts, p.order, p.size, p.start, table, *scratch, keys, known,
+                score[scores],
             )  # fmt: skip
 
 

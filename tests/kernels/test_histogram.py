@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, some_scores
 
-from dpgb_dask.kernels import histogram, pair_tables
+from dpgb_dask.kernels import histogram, pair_tables, predict
 
 SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
 
@@ -131,6 +131,52 @@ def test_pair_sums_equals_the_dull_sum(n, n_pairs, max_abs):
     for given in (pairs, pair_tables.pack_pairs(pairs)):
         got = pair_tables.pair_sums(codes, given, packed, max_abs)
         np.testing.assert_array_equal(got, want)
+
+
+# sums unpacked often, and summed apart; of two scores, the second finds the cells of the first
+@pytest.mark.parametrize("max_abs", [1 << 10, 1 << 18, 1 << 27])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+@pytest.mark.parametrize("n_pairs", [1, 2, 9])
+@pytest.mark.parametrize("n_scores", [1, 2, 4])
+def test_kept_cells_of_pairs_serve_without_the_codes(n_scores, n_pairs, n, max_abs):
+    codes, g, h = rows_of(n, (256, 256, 33, 2), max_abs)
+    pairs = pair_tables.pack_pairs(random_pairs(4, n_pairs))
+    packed = np.stack([pack(np.roll(g, k), np.roll(h, k)) for k in range(n_scores)])
+    want = pair_tables.pair_sums(codes, pairs, packed, max_abs)
+    kept = np.full((pairs.n_groups, n), 65535, np.uint16)
+    got = pair_tables.pair_sums(codes, pairs, packed, max_abs, kept)
+    np.testing.assert_array_equal(got, want)
+    for g in range(pairs.n_groups):
+        own = pairs.order[pairs.start[g] : pairs.start[g + 1]]
+        level = [pairs.map[c, codes[pairs.feature[c]]] for c in own]
+        size = pairs.size[pairs.start[g] : pairs.start[g + 1]]
+        np.testing.assert_array_equal(kept[g], np.ravel_multi_index(level, size))
+    before = kept.copy()
+    nothing = np.zeros_like(codes)
+    got = pair_tables.pair_sums(nothing, pairs, packed[::-1].copy(), max_abs, kept, known=True)
+    np.testing.assert_array_equal(got, want[:, ::-1])
+    np.testing.assert_array_equal(kept, before)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        np.zeros((1, 8), np.uint16),
+        np.zeros((2, 9), np.uint16),
+        np.zeros((2, 8), np.int16),
+        np.zeros((8, 2), np.uint16).T,
+    ],
+)
+def test_cells_that_do_not_fit_the_pairs_are_refused(cells):
+    codes, packed = np.zeros((4, 8), np.uint8), np.zeros((1, 8), np.int64)
+    level = np.arange(16, dtype=np.uint8)
+    some = [pair_tables.Pair(i, j, level, level, 16, 16) for i, j in [(0, 1), (2, 3)]]
+    tables = predict.pack_pair_tables(some, [np.ones((1, 16, 16), np.int32)] * 2)
+    assert tables.pairs.n_groups == 2
+    with pytest.raises(ValueError, match="cells"):
+        predict.add_pair_tables(codes, tables, np.zeros((1, 8), np.int32), cells)
+    with pytest.raises(ValueError, match="cells"):
+        pair_tables.pair_sums(codes, tables.pairs, packed, 1, cells)
 
 
 @pytest.mark.parametrize("max_abs", [1 << 18, 1 << 27])

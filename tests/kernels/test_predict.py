@@ -5,6 +5,7 @@ from helpers import naive_add_pair_table, naive_add_tables, naive_add_trees, nai
 
 from dpgb_dask.contracts.model import PairTable
 from dpgb_dask.kernels import predict, route, sides
+from dpgb_dask.kernels.pair_tables import Pair, pack_pairs, pair_sums
 
 SIZES = (
     33,
@@ -99,6 +100,31 @@ def test_add_pair_tables_adds_one_cell_of_each(n_scores, n):
     predict.add_pair_tables(codes, packed(tables), got)
     np.testing.assert_array_equal(got, want)
     predict.add_pair_tables(codes, packed([]), got)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n", [0, 1, predict.BLOCK + 5])
+@pytest.mark.parametrize("n_pairs", [1, 3, 12])  # groups are taken by fours
+@pytest.mark.parametrize("n_scores", [1, 2, 5])
+def test_cells_that_sums_kept_serve_when_their_pairs_are_added(n_scores, n_pairs, n):
+    rng = np.random.default_rng(n_pairs)
+    codes = rng.integers(0, 40, (2 * n_pairs, n), np.uint8)
+    tables = [
+        PairTable(
+            2 * k,
+            2 * k + 1,
+            *(rng.integers(0, 16, 40).astype(np.uint8) for _ in range(2)),
+            rng.integers(-1000, 1000, (n_scores, 16, 16), np.int32),
+        )
+        for k in range(n_pairs)
+    ]
+    pairs = pack_pairs([Pair(t.i, t.j, t.map_i, t.map_j, 16, 16) for t in tables])
+    assert packed(tables).pairs is pairs  # which is what a shard goes by
+    cells = np.empty((pairs.n_groups, n), np.uint16)
+    pair_sums(codes, pairs, np.zeros((n_scores, n), np.int64), 1, cells)
+    want, got = np.zeros((2, n_scores, n), np.int32)
+    predict.add_pair_tables(codes, packed(tables), want)
+    predict.add_pair_tables(np.zeros_like(codes), packed(tables), got, cells)
     np.testing.assert_array_equal(got, want)
 
 

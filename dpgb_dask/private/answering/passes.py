@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import MAX_BINS, Model, PairTable, Splits, TreeEnsemble
+from dpgb_dask.kernels.pair_tables import PairSet, pair_sums
 from dpgb_dask.kernels.predict import (
     add_pair_tables,
     add_tables,
@@ -30,7 +31,7 @@ from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredP
 from dpgb_dask.private.reading.rows import Piece
 
 ALIGNED = 16  # bytes
-KEPT_TREES = 32  # leaves of so many trees at most are kept: as many bytes per row
+KEPT_BYTES = 32  # of each row, for the leaves of a query's trees, one byte each
 
 T = TypeVar("T")
 Deal = Callable[[Callable[[Iterator["RowBlock"]], Any]], list[Any]]
@@ -63,6 +64,57 @@ class Leaves(KeptBytes):
         tree_leaves(codes, *self.splits.arrays, out)
 
 
+class JointCells:
+    """Joint cells of a shard's rows in a query's pairs, kept for the catch-up and further queries about them. Private.
+
+    Parameters
+    ----------
+    pairs : PairSet
+
+    Attributes
+    ----------
+    keeps : bool
+        Whether found cells are kept; not at first.
+
+    Notes
+    -----
+    Only one thread at a time works on a block, so there are no locks.
+    """
+
+    def __init__(self, pairs: PairSet) -> None:
+        self.pairs = pairs
+        self.keeps = False
+        self._of_block: dict[int, NDArray[np.uint16]] = {}
+
+    def __repr__(self) -> str:
+        return "<JointCells>"
+
+    @property
+    def per_row(self) -> int:
+        """Bytes of a row."""
+        return 2 * self.pairs.n_groups
+
+    def serve(self, pairs: PairSet) -> bool:
+        """Whether they are the cells of these pairs: tables of the same pairs are packed once (`pack_pairs`)."""
+        return pairs is self.pairs
+
+    def of(self, k: int) -> NDArray[np.uint16] | None:
+        """Return the cells of a block, (n_groups, n); None if they are not kept."""
+        return self._of_block.get(k)
+
+    def sums(
+        self, k: int, codes: NDArray[np.uint8], packed: NDArray[np.int64], max_abs: int
+    ) -> NDArray[np.int64]:
+        """Return the sums of a block, as `pair_sums` does, and keep its cells if this object ``keeps``."""
+        cells = known = self.of(k)
+        if known is None and self.keeps:
+            cells = np.empty((self.pairs.n_groups, codes.shape[1]), np.uint16)
+        found = pair_sums(codes, self.pairs, packed, max_abs, cells, known=known is not None)
+        if known is None and cells is not None:
+            self._of_block[k] = cells
+        return found
+
+
 class Update:
     """The difference of two models: added to the scores of ``old``, it gives the scores of ``new``.
 
@@ -72,14 +124,24 @@ class Update:
     new : Model
     leaves : Leaves or None
         Of the last query's trees; they serve if these are the trees to add.
+    joint : JointCells or None
+        Of the last query's pairs; they serve if these are the pairs that change.
     """
 
-    def __init__(self, old: Model | None, new: Model, leaves: Leaves | None = None) -> None:
+    def __init__(
+        self,
+        old: Model | None,
+        new: Model,
+        leaves: Leaves | None = None,
+        joint: JointCells | None = None,
+    ) -> None:
         self.intercept = new.intercept if old is None else new.intercept - old.intercept
         self._moves = np.count_nonzero(self.intercept) > 0
         self._tables = pack_tables(_table_deltas(old, new))
         pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
         self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None
+        serves = joint is not None and self._pairs is not None and joint.serve(self._pairs.pairs)
+        self._joint = joint if serves else None
         start = 0 if old is None else old.trees.n_trees
         self._trees: TreeEnsemble | None = None
         self._leaves: Leaves | None = None
@@ -112,7 +174,9 @@ class Update:
             score += self.intercept[:, None]
         add_tables(codes, self._tables, score)
         if self._pairs is not None:
-            add_pair_tables(codes, self._pairs, score)
+            add_pair_tables(
+                codes, self._pairs, score, None if self._joint is None else self._joint.of(k)
+            )
         leaves = None if self._leaves is None else self._leaves.take(k)
         if leaves is not None:  # trees are like features whose bins are their leaves
             add_tables(leaves, self._values, score)

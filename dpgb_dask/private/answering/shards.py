@@ -32,7 +32,7 @@ from dpgb_dask.frozen import frozen
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.bin import cell_column
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
-from dpgb_dask.kernels.pair_tables import pack_pairs, pair_sums
+from dpgb_dask.kernels.pair_tables import pack_pairs
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
 from dpgb_dask.kernels.table_rounds import table_round
@@ -40,7 +40,8 @@ from dpgb_dask.losses import Gradient
 from dpgb_dask.private.answering.draws import Draws
 from dpgb_dask.private.answering.levels import KeptLevel, LevelCells, LevelSums
 from dpgb_dask.private.answering.passes import (
-    KEPT_TREES,
+    KEPT_BYTES,
+    JointCells,
     Leaves,
     RowBlock,
     Scores,
@@ -115,6 +116,7 @@ class Shard:
         self._draws = Draws(self.pieces, rows_key)
         self._level: KeptLevel | None = None  # at the scores of the last query
         self._leaves: Leaves | None = None  # in the trees of the last query
+        self._joint: JointCells | None = None  # in the pairs of the last query
         self._cells: LevelCells | None = None  # of the last choices
         self._lock = threading.Lock()
         self._n_bins = frozen(np.array([own.n_bins for own in self.bins], np.int64))
@@ -183,7 +185,9 @@ class Shard:
         draw = query.rows if isinstance(query, GradientQuery) else None
         if ask.leaves is not None and draw is None:
             per_row = ask.leaves.per_row
-            ask.leaves.keeps = per_row <= KEPT_TREES and self._keeps(per_row)
+            ask.leaves.keeps = per_row <= KEPT_BYTES and self._keeps(per_row)
+        if ask.joint is not None and draw is None:
+            ask.joint = self._joint_for(ask.joint)
         if ask.levels is not None and isinstance(query, SharedChoiceQuery):
             ask.levels.cells = self._cells_for(query)
 
@@ -232,7 +236,7 @@ class Shard:
             if known is None:
                 self._cells = None
             sums = ask.finish(deal(ask.sums)) if known is None else known
-        self._leaves = ask.leaves
+        self._leaves, self._joint = ask.leaves, ask.joint
         self._applied = model
         return sums
 
@@ -261,7 +265,7 @@ class Shard:
             ):  # fmt: skip
                 self._applied = applied
                 return None
-        self._level = self._cells = self._leaves = None
+        self._level = self._cells = self._leaves = self._joint = None
         self._applied = model
         return out.reshape(-1)
 
@@ -278,6 +282,14 @@ class Shard:
             self._cells.keeps = query.rows is None and self._keeps(self._cells.per_row)
         return self._cells
 
+    def _joint_for(self, asked: JointCells) -> JointCells:
+        """Return the joint cells that the last query found, if they serve; else say whether these are kept."""
+        if self._joint is not None and self._joint.serve(asked.pairs):
+            return self._joint
+        most = max(KEPT_BYTES, len(self.bins))  # the codes take a byte of each feature
+        asked.keeps = asked.per_row <= most and self._keeps(asked.per_row)
+        return asked
+
     def _keeps(self, per_row: int) -> bool:
         """Whether so many bytes made of every row may be kept."""
         size = per_row * sum(map(len, self.pieces))
@@ -290,7 +302,7 @@ class Shard:
         if applied is None or not grew(applied, model):
             applied = None
             self._scores.start_over()
-        update = None if applied is model else Update(applied, model, self._leaves)
+        update = None if applied is model else Update(applied, model, self._leaves, self._joint)
         if update is None or (applied is not None and update.is_empty):
             return None
         self._level = None
@@ -336,6 +348,7 @@ class _Ask:
         self.finish: Callable[[NDArray[np.int64]], NDArray[np.int64]] = _as_is
         self.levels: LevelSums | None = None
         self.leaves: Leaves | None = None
+        self.joint: JointCells | None = None
         self._trees: TreeEnsemble | None = None
         self._sums_of: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.int64]]
         self._shrink: Callable[[NDArray[np.uint8], NDArray[np.int64]], None] | None = None
@@ -345,7 +358,7 @@ class _Ask:
             return
         check_query(query)
         self.gradient = query.gradient
-        max_abs = _checked_bound(query, shape)
+        max_abs = self._max_abs = _checked_bound(query, shape)
         n_cells = query.n_cells
         match query:
             case MainSumsQuery():
@@ -361,8 +374,7 @@ class _Ask:
             case PairSumsQuery():
                 maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
                 _check_bins("pairs", maps, bins)
-                pairs = pack_pairs(query.pairs)
-                self._sums_of = lambda codes, packed: pair_sums(codes, pairs, packed, max_abs)
+                self.joint = JointCells(pack_pairs(query.pairs))
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
                 n_cells = self._walking(query, bins, max_abs)
@@ -444,8 +456,12 @@ class _Ask:
 
     def _add_gradients(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
         number, piece, score = block
-        codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
-        part = self._sums_of(codes, self._pack(piece, score))
+        packed = self._pack(piece, score)
+        if self.joint is not None:
+            part = self.joint.sums(number, piece.codes, packed, self._max_abs)
+        else:
+            codes = piece.codes if self.leaves is None else self.leaves.find(number, piece.codes)
+            part = self._sums_of(codes, packed)
         sums += part.reshape(-1)
 
     def _add_by_contribution(self, block: RowBlock, sums: NDArray[np.int64]) -> None:

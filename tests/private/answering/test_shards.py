@@ -46,7 +46,8 @@ from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
 from dpgb_dask.kernels.histogram import HALF
 from dpgb_dask.kernels.nodes import JoinedCells
-from dpgb_dask.kernels.predict import add_trees
+from dpgb_dask.kernels.pair_tables import pair_sums
+from dpgb_dask.kernels.predict import add_pair_tables, add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
@@ -338,6 +339,65 @@ def test_leaves_found_for_a_query_serve_when_its_trees_join_the_model(kind, chan
     assert bool(walked) == (change != "none")
     expected = shard_of(kind).answer(grown, queries_of(kind, 2)["main"])
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("change", "summed", "added"),
+    [
+        ("none", True, True),
+        ("other pairs", False, False),
+        ("another order", False, True),  # what is added are the pairs of the query before
+        ("a pair that stays", True, False),
+        ("another query between", False, False),
+        ("drawn rows before", False, False),
+        ("drawn rows", False, True),
+        ("no room", False, False),
+    ],
+)
+def test_cells_of_pairs_are_kept(kind, change, summed, added, monkeypatch):
+    known = {"summed": set(), "added": set()}
+
+    def watched_sums(*given, known, seen=known["summed"]):
+        seen.add(known)
+        return pair_sums(*given, known=known)
+
+    def watched_add(codes, tables, score, cells):
+        known["added"].add(cells is not None)
+        add_pair_tables(codes, tables, score, cells)
+
+    monkeypatch.setattr("dpgb_dask.private.answering.passes.pair_sums", watched_sums)
+    monkeypatch.setattr("dpgb_dask.private.answering.passes.add_pair_tables", watched_add)
+    if change == "no room":
+        monkeypatch.setattr(shards, "copies_fit", lambda pieces, size: size < sum(map(len, pieces)))
+    queries, grown = queries_of(kind, 2), model_of(kind)
+    first = query = queries["pairs"]
+    assert len(grown.pairs) == len(query.pairs) == 2
+    drawn = replace(query, rows=draw("sample", 9))
+    if change == "drawn rows before":
+        first = drawn
+    shard, model = shard_of(kind, block_rows=256), replace(grown, pairs=())
+    shard.answer(model, first)
+    assert known == {"summed": {False}, "added": set()}
+    if change == "other pairs":
+        query = replace(query, pairs=query.pairs[1:])
+        grown = replace(grown, pairs=grown.pairs[1:])
+    if change == "another order":
+        query = replace(query, pairs=query.pairs[::-1])
+    if change == "a pair that stays":
+        still = replace(grown.pairs[0], table=grown.pairs[0].table * 0)
+        grown = replace(grown, pairs=(still, *grown.pairs[1:]))
+    if change == "another query between":
+        shard.answer(model, queries["main"])
+    if change == "drawn rows":
+        query = drawn
+    known["summed"].clear()
+    got = shard.answer(grown, query)
+    assert known == {"summed": {summed}, "added": {added}}
+    again = shard.answer(grown, query)
+    expected = shard_of(kind).answer(grown, query)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(again, expected)
 
 
 def test_scores_wrap_around_the_same_on_every_path():
