@@ -235,11 +235,24 @@ def _scatter_two(
 
 
 @inner
+def weave(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    lo: int | np.int64,
+    four: NDArray[np.int64],  # IN (4,), features
+    word: NDArray[np.uint32],  # OUT (rows from lo on,)
+) -> None:
+    """Write four codes of a row in a word, the first lowest: it is loaded at once where the cells of all are wanted."""
+    hi = lo + word.shape[0]
+    a, b = codes[four[0], lo:hi], codes[four[1], lo:hi]
+    c, d = codes[four[2], lo:hi], codes[four[3], lo:hi]
+    byte = word.view(np.uint8)
+    for i in range(a.shape[0]):
+        byte[4 * i], byte[4 * i + 1], byte[4 * i + 2], byte[4 * i + 3] = a[i], b[i], c[i], d[i]
+
+
+@inner
 def _scatter_four(
-    code_a: NDArray[np.uint8],
-    code_b: NDArray[np.uint8],
-    code_c: NDArray[np.uint8],
-    code_d: NDArray[np.uint8],
+    word: NDArray[np.uint32],
     packed: NDArray[np.int64],
     a: NDArray[np.int64],
     b: NDArray[np.int64],
@@ -248,11 +261,11 @@ def _scatter_four(
 ) -> None:
     """Add each row to its bins of four features."""
     for i in range(packed.shape[0]):
-        p = packed[i]
-        a[code_a[i]] += p
-        b[code_b[i]] += p
-        c[code_c[i]] += p
-        d[code_d[i]] += p
+        w, p = word[i], packed[i]
+        a[np.uint8(w)] += p
+        b[np.uint8(w >> 8)] += p
+        c[np.uint8(w >> 16)] += p
+        d[np.uint8(w >> 24)] += p
 
 
 @inner
@@ -290,6 +303,7 @@ def _scatter_single(
     lo: int,
     packed: NDArray[np.int64],  # IN (rows of the block,), of rows from lo on
     order: NDArray[np.int64],  # IN (n_groups - n_joint,)
+    word: NDArray[np.uint32],  # scratch (>= rows of the block,)
     sums: NDArray[np.int64],  # OUT (n_groups - n_joint, >= 256), packed, added to
 ) -> None:
     """Add rows to the bins of features that are alone in their group, four features per loop.
@@ -297,12 +311,10 @@ def _scatter_single(
     Codes are not clamped: there is a cell for each of the 256, and `_flush` takes those beyond the feature's last bin.
     """
     hi, n_single = lo + packed.shape[0], order.shape[0]
-    four = n_single & ~3
+    four, own = n_single & ~3, word[: packed.shape[0]]
     for f in range(0, four, 4):
-        code_a, code_b = codes[order[f], lo:hi], codes[order[f + 1], lo:hi]
-        code_c, code_d = codes[order[f + 2], lo:hi], codes[order[f + 3], lo:hi]
-        a, b, c, d = sums[f], sums[f + 1], sums[f + 2], sums[f + 3]
-        _scatter_four(code_a, code_b, code_c, code_d, packed, a, b, c, d)
+        weave(codes, lo, order[f : f + 4], own)
+        _scatter_four(own, packed, sums[f], sums[f + 1], sums[f + 2], sums[f + 3])
     for f in range(four, n_single):
         _scatter_small(codes[order[f], lo:hi], packed, sums[f, :MAX_CELLS])
 
@@ -502,7 +514,7 @@ def _joint_sums(
 ) -> None:
     n = values.shape[0]
     step = min(BLOCK, limit)
-    keys = np.empty((2, step), np.uint16)
+    keys, word = np.empty((2, step), np.uint16), np.empty(step, np.uint32)
     sums = np.zeros((cells.shape[0], width), np.int64)
     single = order[start[n_joint] :]
     zero, known = np.int64(0), np.bool_(False)
@@ -515,7 +527,7 @@ def _joint_sums(
         packed = values[lo:hi]
         joint = cells[:n_joint]
         scatter_joint(codes, lo, packed, order, size, start, joint, keys, zero, known, sums)
-        _scatter_single(codes, lo, packed, single, sums[n_joint:])
+        _scatter_single(codes, lo, packed, single, word, sums[n_joint:])
         rows += hi - lo
     _flush(sums, side, size, offset, start, cells, out)
 

@@ -17,6 +17,7 @@ from dpgb_dask.kernels.histogram import (
     make_key,
     scores_at_once,
     scratch_codes,
+    weave,
 )
 from dpgb_dask.kernels.lanes import LANES, add_row
 from dpgb_dask.kernels.pair_tables import (
@@ -187,6 +188,22 @@ def _gather_four(
 
 
 @inner
+def _gather_woven(
+    word: NDArray[np.uint32],  # IN (n,), four codes of a row in each (`weave`)
+    a: NDArray[np.int32],
+    b: NDArray[np.int32],
+    c: NDArray[np.int32],
+    d: NDArray[np.int32],
+    score: NDArray[np.int32],
+) -> None:
+    for i in range(score.shape[0]):
+        w = word[i]
+        score[i] += (
+            a[np.uint8(w)] + b[np.uint8(w >> 8)] + c[np.uint8(w >> 16)] + d[np.uint8(w >> 24)]
+        )
+
+
+@inner
 def _gather_joint(
     codes: NDArray[np.uint8],  # IN (n_features, >= n_rows)
     first: int | np.int64,  # column of codes of the first row
@@ -276,7 +293,8 @@ def _add_tables(
 ) -> None:
     """Add joint cells by fours, then features that are alone in their group, whose codes are the cells, by fours."""
     n = score.shape[0]
-    keys, zero, known = np.empty((FOUR, BLOCK), np.uint16), np.int64(0), np.bool_(False)
+    keys, word = np.empty((FOUR, BLOCK), np.uint16), np.empty(BLOCK, np.uint32)
+    zero, known = np.int64(0), np.bool_(False)
     single = order[start[n_joint] :]
     four = single.shape[0] & ~3
     for lo in range(0, n, BLOCK):
@@ -284,11 +302,9 @@ def _add_tables(
         block = score[lo:hi]
         _gather_joint(codes, lo, order, size, start, n_joint, table, keys, zero, known, block)
         for f in range(0, four, 4):
-            code_a, code_b = codes[single[f], lo:hi], codes[single[f + 1], lo:hi]
-            code_c, code_d = codes[single[f + 2], lo:hi], codes[single[f + 3], lo:hi]
-            g = n_joint + f
-            a, b, c, d = table[g], table[g + 1], table[g + 2], table[g + 3]
-            _gather_four(code_a, code_b, code_c, code_d, a, b, c, d, block)
+            g, own = n_joint + f, word[: hi - lo]
+            weave(codes, lo, single[f : f + 4], own)
+            _gather_woven(own, table[g], table[g + 1], table[g + 2], table[g + 3], block)
         for f in range(four, single.shape[0]):
             gather_one(codes[single[f], lo:hi], table[n_joint + f], block)
 
