@@ -488,14 +488,14 @@ def _truth(name: str, spec: Mapping[str, Any], field: str) -> bool:
 
 
 def finite(value: Any) -> float | None:
-    """Return a finite float, or None for anything else (booleans and text included)."""
+    """Return a finite float, -0.0 as 0.0, or None for anything else (booleans and text included)."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return None
     try:
         number = float(value)
     except (OverflowError, ValueError, TypeError):  # 10**400, a signalling NaN, an array
         return None
-    return number if math.isfinite(number) else None
+    return number + 0.0 if math.isfinite(number) else None
 
 
 def refuse_quoted(where: str, spec: Mapping[str, Any]) -> None:

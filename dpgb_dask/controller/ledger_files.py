@@ -105,7 +105,8 @@ class Address:
             )
         options = dict(url.query)
         mode = options.get("mode", "rwc")
-        cut = "?" in text and not options  # at a ? of a name: another file would be opened
+        # at a ? of a name: another file would be opened
+        cut = any("=" not in part for query in text.split("?")[1:] for part in query.split("&"))
         known = options.keys() <= {"uri", "mode", "cache"}
         if cut or not known or mode not in ("ro", "rw", "rwc", "memory"):
             # nolock, immutable and vfs would turn off the locks by which fits see each other's charges

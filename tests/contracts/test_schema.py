@@ -163,6 +163,15 @@ def test_schemas_are_equal_if_they_read_the_same_rows_alike(other):
     assert len({schema, same, other}) == 2
 
 
+def test_a_bound_of_minus_zero_is_zero():
+    for low, high in ((0, 1), (-1, 0)):
+        bounds, minus = (low, high), (low or -0.0, high or -0.0)
+        same = Schema({"a": minus}, target_bounds=minus)
+        assert same == Schema({"a": bounds}, target_bounds=bounds)
+        assert same.to_dict() == Schema({"a": bounds}, target_bounds=bounds).to_dict()
+        assert "-0.0" not in repr(same.features)
+
+
 def test_more_features_than_trees_can_name_are_refused():
     Schema({f"x{k}": (0, 1) for k in range(65_535)}, classes=[0, 1])
     with pytest.raises(SchemaError, match="more than 65535 features"):

@@ -114,7 +114,13 @@ def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatc
     ledger.open_account("a", epsilon=1.0, delta=1e-6)
     assert (tmp_path / name / "b.db").exists()
     assert len(Ledger(ledger._address.public()).accounts()) == 1
-    for cut in ("sqlite:///100?/b.db", "sqlite:///100?a=1/b.db"):
+    for cut in (
+        "sqlite:///100?/b.db",
+        "sqlite:///100?a=1/b.db",
+        "sqlite:///100?/b.db&mode=rw",
+        "sqlite:///100?mode=rw&/b.db",
+        "sqlite:///100?",
+    ):
         with pytest.raises(LedgerError, match="write %3F for"):
             Ledger(cut)
 
