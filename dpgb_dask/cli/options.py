@@ -133,6 +133,11 @@ def add_text(parser: argparse.ArgumentParser) -> None:
         "--encoding",
         help="of a file of text, such as latin-1 or cp1252 (default utf-8)",
     )
+    parser.add_argument(
+        "--decimal",
+        choices=(".", ","),
+        help="what stands before the decimals of a number in a file of text (default: a point)",
+    )
 
 
 def add_scheduler(parser: argparse.ArgumentParser) -> None:

@@ -159,7 +159,7 @@ def open_names(options: argparse.Namespace) -> dd.DataFrame | None:
 def _checked_kind(options: argparse.Namespace) -> str | None:
     """Return the suffix of a text file, None for another file; refuse options of text for that."""
     kind = _kind_of_text(options.data)
-    for flag in ("delimiter", "encoding"):
+    for flag in ("delimiter", "encoding", "decimal"):
         if kind is None and getattr(options, flag) is not None:
             raise StructureError(
                 f"--{flag} is for files of text, which end in {' or '.join(DELIMITERS)}; {options.data!r} is none."
@@ -326,7 +326,11 @@ def _text_frame(options: argparse.Namespace, kind: str, *, strict: bool) -> dd.D
     given = options.delimiter
     delimiter = DELIMITERS[kind] if given is None else WORDS_OF_DELIMITERS.get(given, given)
     return read_csv(
-        options.data, delimiter=delimiter, encoding=options.encoding or "utf-8", strict=strict
+        options.data,
+        delimiter=delimiter,
+        encoding=options.encoding or "utf-8",
+        decimal=options.decimal or ".",
+        strict=strict,
     )
 
 

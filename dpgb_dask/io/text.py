@@ -7,6 +7,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from dpgb_dask.whole_files import name_of
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
+COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
 # every ASCII byte, and sequences that start an escape in encodings with escapes
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
@@ -41,6 +43,7 @@ def read_csv(
     delimiter: str = ",",
     encoding: str = "utf-8",
     quotechar: str | None = '"',
+    decimal: str = ".",
     blocksize: int = BLOCK,
     unit_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -66,6 +69,10 @@ def read_csv(
         become U+FFFD, and are refused in the first line, which names the columns.
     quotechar : str or None
         None: quotes have no special meaning.
+    decimal : {".", ","}
+        What stands before a number's decimals. A comma, which the delimiter must not be then: each field that spells a
+        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column. A field with a mark between
+        thousands spells none.
     blocksize : int
         Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional
@@ -103,7 +110,7 @@ def read_csv(
     >>> list(X.columns), X.npartitions
     (['age', 'high_income'], 2)
     """
-    form = Form(delimiter, encoding, quotechar)
+    form = Form(delimiter, encoding, quotechar, decimal)
     check_flag("strict", strict, StructureError)
     if type(blocksize) is not int or blocksize < 1:
         raise StructureError(
@@ -206,7 +213,7 @@ class Form:
 
     Parameters
     ----------
-    delimiter, encoding, quotechar
+    delimiter, encoding, quotechar, decimal
         As for `read_csv`.
 
     Raises
@@ -218,6 +225,7 @@ class Form:
     delimiter: str = ","
     encoding: str = "utf-8"
     quotechar: str | None = '"'
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "quotechar"):
@@ -232,6 +240,11 @@ class Form:
             raise StructureError(
                 f"delimiter={self.delimiter!r} is the quotechar too. Choose another."
             )
+        if self.decimal not in (".", ",") or self.decimal == self.delimiter:
+            raise StructureError(
+                f"decimal={self.decimal!r} must be '.' or ',', and not the delimiter. Numbers with a decimal comma are"
+                " separated by another character, such as ';'."
+            )
         if not _is_ascii_like(self.encoding):
             raise StructureError(
                 f"encoding={self.encoding!r} is unknown, or one in which an ASCII character is not its one byte: a"
@@ -240,6 +253,13 @@ class Form:
 
     def fields(self, line: bytes) -> Sequence[str] | None:
         """Return the fields of one line: an empty sequence for a blank line; None if it cannot be read."""
+        fields = self._cut(line)
+        if fields is None or self.decimal == ".":
+            return fields
+        return [x.replace(",", ".") if COMMA_NUMBER.fullmatch(x) else x for x in fields]
+
+    def _cut(self, line: bytes) -> Sequence[str] | None:
+        """Return the fields as they stand in the line."""
         text = line.decode(self.encoding, "replace")
         text = text.removesuffix("\r")
         if self.delimiter not in text and not text.strip():
@@ -275,7 +295,7 @@ class Form:
                 f"The first line of a file of text, which names the columns, is not in encoding={self.encoding!r}. Give"
                 " the file's own, such as 'cp1252' (on the command line: --encoding)."
             ) from None
-        fields = self.fields(line)
+        fields = self._cut(line)
         return None if fields is None else tuple(fields)
 
 

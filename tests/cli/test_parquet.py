@@ -68,7 +68,7 @@ def write(path, kind, form):
 
 
 def opened(path, schema=SCHEMA, **options):
-    names = {"delimiter": None, "encoding": None} | options
+    names = {"delimiter": None, "encoding": None, "decimal": None} | options
     return open_table(Namespace(data=str(path), **names), schema, strict="keep" in options)
 
 

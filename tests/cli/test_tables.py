@@ -64,7 +64,7 @@ def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     (tmp_path / "s.csv").write_text(
         "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"
     )
-    options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None)
+    options = Namespace(data=str(tmp_path / "s.csv"), delimiter=None, encoding=None, decimal=None)
     got = open_table(options, schema, strict=True)[0].compute()
     values = read_values(got[list(schema.names)], schema)
     assert values.column(0).tolist() == [1, 3, 3]  # NA is declared: a category like any other
@@ -92,7 +92,7 @@ def test_units_are_read_as_they_stand_in_files(kind, tmp_path):
             )
     else:
         table.astype({"person": "str" if kind == "text.parquet" else "Int64"}).to_parquet(path)
-    options = Namespace(data=str(path), delimiter=None, encoding=None)
+    options = Namespace(data=str(path), delimiter=None, encoding=None, decimal=None)
     X = open_table(options, schema, strict=False)[0]
     hashes = hash_units(X["person"].compute(), bytes(32))
     assert hashes[0] == hashes[2]
@@ -152,15 +152,19 @@ def test_files_of_text_have_delimiters_and_encodings(place, people, capsys):
         ("semicolons.csv", ";", ("--delimiter", ";")),
         ("tabs.csv", "\t", ("--delimiter", "tab")),
         ("latin.TXT", "|", ("--delimiter", "|", "--encoding", "latin-1")),
+        ("excel.csv", ";", ("--delimiter", ";", "--decimal", ",")),
     ]:
-        people.to_csv(place / name, sep=sep, index=False, encoding="latin-1")
+        form = {"decimal": ","} if "--decimal" in flags else {}
+        people.to_csv(place / name, sep=sep, index=False, encoding="latin-1", **form)
         assert run("check", place / name, *schema, *flags) == 0, capsys.readouterr().err
         assert capsys.readouterr().out == want
-    for flag in (("--delimiter", ";"), ("--encoding", "latin-1")):
+    for flag in (("--delimiter", ";"), ("--encoding", "latin-1"), ("--decimal", ",")):
         assert run("check", place / "people.parquet", *schema, *flag) == 1
         assert f"{flag[0]} is for files of text" in capsys.readouterr().err
     assert run("check", place / "people.csv", *schema, "--encoding", "utf-16") == 1
     assert "iconv" in capsys.readouterr().err
+    assert run("check", place / "people.csv", *schema, "--decimal", ",") == 1
+    assert "separated by another character, such as ';'" in capsys.readouterr().err
 
 
 def test_csv_files_of_a_pattern_share_their_header(place, people, capsys):
@@ -431,7 +435,7 @@ def test_a_single_array_of_zarr_is_decoded(tmp_path, capsys):
     told = {"scale_factor": 0.01, "_FillValue": -9999}
     zarr.create_array(tmp_path / "m.zarr", data=stored, attributes=told)
     schema = Schema({"a": (0, 1), "b": (0, 2)}, classes=[0, 1], target="y")
-    options = Namespace(data=str(tmp_path / "m.zarr"), delimiter=None, encoding=None)
+    options = Namespace(data=str(tmp_path / "m.zarr"), delimiter=None, encoding=None, decimal=None)
     X, columns = open_table(options, schema)
     np.testing.assert_array_equal(X.compute(), [[np.nan, 1.0], [0.5, 2.0]])
     assert not columns

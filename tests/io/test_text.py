@@ -120,6 +120,26 @@ def test_delimiters_quotes_and_encodings(tmp_path):
     assert rows_of(table) == [["表", "1"], [None, None], ["x", "2"]]
 
 
+def test_numbers_with_a_decimal_comma(tmp_path):
+    lines = {
+        b"1,5;-0,25;+7,;,5": ["1.5", "-0.25", "+7.", ".5"],
+        b"1,5e3; 2,0 ;-,5E-2;3": ["1.5e3", " 2.0 ", "-.5E-2", "3"],
+        '"1,5";4.5;\xa01,5;,'.encode("latin-1"): ["1.5", "4.5", "\xa01.5", ","],
+        # no numbers: marks of thousands, lists, text
+        b"1.234,5;1,234,5;a,5;1,5e": ["1.234,5", "1,234,5", "a,5", "1,5e"],
+        "1,5€;١,٥;--1,5;1,5 2".encode("cp1256", "replace"): None,
+    }
+    path = write(tmp_path, b"a,5;1,5;c;d", *lines)
+    got = read_csv(path, delimiter=";", decimal=",", encoding="latin-1")
+    assert list(got.columns) == ["a,5", "1,5", "c", "d"]  # names are no numbers
+    plain = rows_of(read_csv(path, delimiter=";", encoding="latin-1"))
+    for row, as_it_stands, want in zip(rows_of(got), plain, lines.values(), strict=True):
+        assert row == (want or as_it_stands)
+    for delimiter, decimal in ((",", ","), (";", ";"), (";", ""), (";", None), (";", "٫")):
+        with pytest.raises(StructureError, match="decimal="):
+            read_csv(path, delimiter=delimiter, decimal=decimal)
+
+
 def test_byte_order_marks_line_ends_and_blank_lines(tmp_path):
     mark = b"\xef\xbb\xbf"
     path = write(tmp_path, mark + b'"a",b', b"", b"1,2", b"  ", b"3,4", b"", end=b"\r\n")
