@@ -24,6 +24,7 @@ PLACES = 4093  # of the hash that splits are looked up by: at least half stay fr
 BEGIN = 8192  # the time that a split takes whatever the rows are, in rows whose codes are compared
 UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
 BITS = 8  # rows in a byte of sides
+LAST = 255  # the last code
 LINE = 64  # bytes of the cache's lines
 LOW = 0x0101010101010101  # the lowest bit of each byte of a word
 _config: Any = numba.config
@@ -121,12 +122,18 @@ def _compare(codes: NDArray[np.uint8], t: np.uint8, side: NDArray[np.uint8]) -> 
     n = side.shape[0]
     a, b, c, d = codes[:n], codes[n : 2 * n], codes[2 * n : 3 * n], codes[3 * n : 4 * n]
     e, f, g, h = codes[4 * n : 5 * n], codes[5 * n : 6 * n], codes[6 * n : 7 * n], codes[7 * n :]
+    some = np.uint8(t < LAST)
+    # the first code beyond the threshold; with it on the left, a comparison loads its codes by itself
+    u = np.uint8(t + some)
     for p in range(n):
-        ab = np.uint8(a[p] > t) | np.uint8(np.uint8(b[p] > t) << 1)
-        cd = np.uint8(np.uint8(c[p] > t) << 2) | np.uint8(np.uint8(d[p] > t) << 3)
-        ef = np.uint8(np.uint8(e[p] > t) << 4) | np.uint8(np.uint8(f[p] > t) << 5)
-        gh = np.uint8(np.uint8(g[p] > t) << 6) | np.uint8(np.uint8(h[p] > t) << 7)
+        ab = np.uint8(u <= a[p]) | np.uint8(np.uint8(u <= b[p]) << 1)
+        cd = np.uint8(np.uint8(u <= c[p]) << 2) | np.uint8(np.uint8(u <= d[p]) << 3)
+        ef = np.uint8(np.uint8(u <= e[p]) << 4) | np.uint8(np.uint8(u <= f[p]) << 5)
+        gh = np.uint8(np.uint8(u <= g[p]) << 6) | np.uint8(np.uint8(u <= h[p]) << 7)
         side[p] = np.uint8(ab | cd) | np.uint8(ef | gh)
+    if not some:
+        for p in range(n):
+            side[p] = 0
 
 
 @inner
