@@ -161,7 +161,9 @@ def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(beside, 
         {name: ["aa", 1] for name in names}, classes=[0, 1], unit_id="who" if beside == "units" else None,
         ignore=[] if beside == "units" else ["who"],
     )  # fmt: skip
-    options = argparse.Namespace(data=str(tmp_path / "all.parquet"), delimiter=None, encoding=None)
+    options = argparse.Namespace(
+        data=str(tmp_path / "all.parquet"), delimiter=None, encoding=None, decimal=None
+    )
     if beside == "kept columns":
         options.keep = names
     frame = open_table(options, schema)[0].compute()

@@ -105,7 +105,7 @@ def as_csv(frame, tmp):
 def as_parquet(frame, tmp):
     frame.to_parquet(tmp / "x.parquet")
     options = argparse.Namespace(
-        data=str(tmp / "x.parquet"), delimiter=None, encoding=None, weight=None
+        data=str(tmp / "x.parquet"), delimiter=None, encoding=None, decimal=None, weight=None
     )
     return open_table(options, SCHEMA)[0]
 
