@@ -156,6 +156,8 @@ def test_kept_cells_of_pairs_serve_without_the_codes(n_scores, n_pairs, n, max_a
     got = pair_tables.pair_sums(nothing, pairs, packed[::-1].copy(), max_abs, kept, known=True)
     np.testing.assert_array_equal(got, want[:, ::-1])
     np.testing.assert_array_equal(kept, before)
+    got = pair_tables.pair_sums(codes, pairs, packed, max_abs, known=True)  # nothing that is known
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from dpgb_dask.kernels.predict import add_pair_tables, add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
-from dpgb_dask.private.answering.passes import Scores, Update, open_pass
+from dpgb_dask.private.answering.passes import JointCells, Leaves, Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
 from dpgb_dask.private.reading.rows import Piece, Rows, merge_pieces
@@ -394,10 +394,49 @@ def test_cells_of_pairs_are_kept(kind, change, summed, added, monkeypatch):
     known["summed"].clear()
     got = shard.answer(grown, query)
     assert known == {"summed": {summed}, "added": {added}}
+    known["summed"].clear()
     again = shard.answer(grown, query)
+    assert known["summed"] == {change not in ("drawn rows", "no room")}
     expected = shard_of(kind).answer(grown, query)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("name", ["pairs", "trees"])
+def test_what_a_query_found_is_freed_before_others_are_found(name, joins, monkeypatch):
+    """An update that adds the query's pairs or trees takes what it found block by block; else it is freed at once."""
+    alive, held = [], []
+
+    def watched(owner, method):
+        find = getattr(owner, method)
+
+        def found(self, *given):
+            out = find(self, *given)
+            alive.extend(weakref.ref(block) for block in self._of_block.values())
+            blocks = {id(block): block for ref in alive if (block := ref()) is not None}
+            held.append(sum(block.nbytes for block in blocks.values()))
+            return out
+
+        monkeypatch.setattr(owner, method, found)
+
+    watched(JointCells, "sums")
+    watched(Leaves, "find")
+    full = model_of("binary")
+    model = replace(full, pairs=(), trees=no_trees())
+    first = query = queries_of("binary", 2)[name]
+    if name == "pairs":
+        query, grown = replace(first, pairs=first.pairs[::-1]), replace(model, pairs=full.pairs)
+    else:
+        trees = TreeEnsemble(first.splits, np.ones((1, first.splits.n_trees, 8), np.int32))
+        query = replace(first, splits=splits_of(4, seed=12))
+        grown = replace(model, trees=trees)
+    shard = shard_of("binary", block_rows=256)
+    shard.answer(model, first)
+    one = held[-1]
+    held.clear()
+    shard.answer(grown if joins else model, query)
+    assert held[-1] == max(held) == one > 0
 
 
 def test_scores_wrap_around_the_same_on_every_path():
