@@ -39,7 +39,7 @@ from dpgb_dask.contracts.model import (
     join_splits,
     no_trees,
 )
-from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
+from dpgb_dask.contracts.queries import SHRINK_BITS, PairCells, RowDraw
 from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
@@ -400,6 +400,18 @@ def test_cells_of_pairs_are_kept(kind, change, summed, added, monkeypatch):
     expected = shard_of(kind).answer(grown, query)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize(("n_pairs", "most", "keeps"), [(1, 1, True), (2, 4, True), (2, 3, False)])
+def test_cells_of_pairs_take_no_more_than_codes_or_a_few_bytes(n_pairs, most, keeps, monkeypatch):
+    """Each pair is a group of its own, and takes two bytes; three features take three."""
+    monkeypatch.setattr(shards, "KEPT_BYTES", most)
+    first, second = (np.arange(n, dtype=np.uint8) for n in N_BINS[:2])
+    pairs = PairCells(0, 1, first, second, 12, 8), PairCells(0, 1, first[::-1], second[::-1], 12, 8)
+    shard, model = shard_of("binary", n=200), model_of("binary")
+    shard.answer(model, replace(queries_of("binary", 2)["pairs"], pairs=pairs[:n_pairs]))
+    assert shard._joint.pairs.n_groups == n_pairs
+    assert (shard._joint.take(0) is not None) == keeps
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -994,6 +1006,8 @@ def test_rounds_of_one_table_give_what_a_new_shard_gives(cuts, monkeypatch):
         ("one feature", [0, 2]),
         ("main", 0),
         ("one feature", 0),
+        ("pairs", 0),
+        ("one feature", 1),
         ("part", 1),
         ("one feature", 1),
     ]
@@ -1002,7 +1016,8 @@ def test_rounds_of_one_table_give_what_a_new_shard_gives(cuts, monkeypatch):
         got = shard.answer(model, queries[name])
         fresh = Shard(pieces, shape, BINS, ROWS_KEY)
         np.testing.assert_array_equal(got, fresh.answer(model, queries[name]))
-    assert sorted(looped) == [False] + [True] * 4 * len(pieces)  # not "trees"
+        assert (shard._joint is not None) == (name == "pairs")
+    assert sorted(looped) == [False] + [True] * 5 * len(pieces)  # not "trees"
 
 
 def fail(*_args, **_options):
