@@ -5,7 +5,13 @@ from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, some_s
 
 from dpgb_dask.kernels import histogram, pair_tables, predict
 
-SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
+SIZES = [
+    (3,),
+    (33, 3, 33),
+    (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200),
+    (256, 256),
+    (250, 90, 256, 200, 128),  # each alone, four of them in a loop
+]
 
 
 def rows_of(n, sizes, max_abs, seed=0):
