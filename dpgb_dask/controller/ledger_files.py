@@ -105,8 +105,9 @@ class Address:
             )
         options = dict(url.query)
         mode = options.get("mode", "rwc")
-        # at a ? of a name: another file would be opened
-        cut = any("=" not in part for query in text.split("?")[1:] for part in query.split("&"))
+        # at a ? of a name: another file would be opened; SQLAlchemy skips what has no value
+        parts = [part for query in text.split("?")[1:] for part in query.split("&")]
+        cut = not all(part.partition("=")[2] for part in parts)
         known = options.keys() <= {"uri", "mode", "cache"}
         if cut or not known or mode not in ("ro", "rw", "rwc", "memory"):
             # nolock, immutable and vfs would turn off the locks by which fits see each other's charges

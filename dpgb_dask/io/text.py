@@ -71,8 +71,8 @@ def read_csv(
         None: quotes have no special meaning.
     decimal : {".", ","}
         What stands before a number's decimals. A comma, which the delimiter must not be then: each field that spells a
-        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column. A field with a mark between
-        thousands spells none.
+        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column. Others stay as they are:
+        with marks between thousands, ``1.234,5`` is no number, and ``1.234`` is less than 2.
     blocksize : int
         Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional

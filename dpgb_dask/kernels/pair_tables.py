@@ -398,7 +398,7 @@ def _pair_sums(
         if rows + hi - lo > limit:
             _flush_pairs(sums, side, size, start, cells, tables, first, second, offset, out)
             rows = 0
-        at = lo if keys.shape[1] == n else zero
+        at = lo if keys.shape[1] == n else zero  # keys of all rows, or of a block
         if not known:
             map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
         scatter_joint(
@@ -443,7 +443,7 @@ def _pair_sums_of_four(
         hi = min(n, lo + step)
         block = packed[: hi - lo]
         beside(values, lo, block)
-        at = lo if keys.shape[1] == n else zero
+        at = lo if keys.shape[1] == n else zero  # keys of all rows, or of a block
         if not known:
             map_columns(codes, lo, hi, feature, map_, cut, n_cuts, level)
         scatter_joint_scores(
@@ -482,7 +482,8 @@ def pair_sums(
     kept : (n_groups, n_rows) uint16, or None
         Memory for the rows' joint cells, if they are to be kept.
     known : bool
-        Whether ``kept`` holds them already, of the same rows and groups; else they are written to it.
+        Whether ``kept`` holds them already, of the same rows and groups; else they are written to it. Not checked, as
+        a look at every cell would take as long as what it saves.
 
     Returns
     -------
@@ -507,6 +508,7 @@ def pair_sums(
     rows = min(codes.shape[1], BLOCK)
     scratch = scratch_codes(len(s.feature), rows)
     keys = np.empty((2, rows), np.uint16) if kept is None else check_cells(kept, codes, s)
+    known = known and kept is not None
     for values, limit, side in parts:
         for k in scores_at_once(len(packed), len(s.cells) * s.width):
             add = _pair_sums if isinstance(k, int) else _pair_sums_of_four

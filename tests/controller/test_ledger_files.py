@@ -120,6 +120,8 @@ def test_a_folder_of_any_name_has_an_address(name, address, tmp_path, monkeypatc
         "sqlite:///100?/b.db&mode=rw",
         "sqlite:///100?mode=rw&/b.db",
         "sqlite:///100?",
+        "sqlite:///100?a=",
+        "sqlite:///100?uri=true?/b.db",
     ):
         with pytest.raises(LedgerError, match="write %3F for"):
             Ledger(cut)

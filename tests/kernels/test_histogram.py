@@ -5,7 +5,13 @@ from helpers import naive_cells, naive_joint_sums, naive_pair_sums, pack, some_s
 
 from dpgb_dask.kernels import histogram, pair_tables, predict
 
-SIZES = [(3,), (33, 3, 33), (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200), (256, 256)]
+SIZES = [
+    (3,),
+    (33, 3, 33),
+    (2, 3, 256, 1, 33, 4, 4, 3, 3, 3, 3, 2, 200),
+    (256, 256),
+    (250, 90, 256, 200, 128),  # each alone, four of them in a loop
+]
 
 
 def rows_of(n, sizes, max_abs, seed=0):
@@ -156,6 +162,8 @@ def test_kept_cells_of_pairs_serve_without_the_codes(n_scores, n_pairs, n, max_a
     got = pair_tables.pair_sums(nothing, pairs, packed[::-1].copy(), max_abs, kept, known=True)
     np.testing.assert_array_equal(got, want[:, ::-1])
     np.testing.assert_array_equal(kept, before)
+    got = pair_tables.pair_sums(codes, pairs, packed, max_abs, known=True)  # nothing that is known
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize(

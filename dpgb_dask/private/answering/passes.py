@@ -31,7 +31,7 @@ from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredP
 from dpgb_dask.private.reading.rows import Piece
 
 ALIGNED = 16  # bytes
-KEPT_BYTES = 32  # of each row, for the leaves of a query's trees, one byte each
+KEPT_BYTES = 32  # most bytes kept of each row for a query's trees, one each
 
 T = TypeVar("T")
 Deal = Callable[[Callable[[Iterator["RowBlock"]], Any]], list[Any]]
@@ -74,7 +74,7 @@ class JointCells:
     Attributes
     ----------
     keeps : bool
-        Whether found cells are kept; not at first.
+        Whether found cells are kept, and stay when they are taken; not at first.
 
     Notes
     -----
@@ -98,15 +98,15 @@ class JointCells:
         """Whether they are the cells of these pairs: tables of the same pairs are packed once (`pack_pairs`)."""
         return pairs is self.pairs
 
-    def of(self, k: int) -> NDArray[np.uint16] | None:
-        """Return the cells of a block, (n_groups, n); None if they are not kept."""
-        return self._of_block.get(k)
+    def take(self, k: int) -> NDArray[np.uint16] | None:
+        """Return the cells of a block, (n_groups, n), None if there are none; forget them unless this ``keeps``."""
+        return self._of_block.get(k) if self.keeps else self._of_block.pop(k, None)
 
     def sums(
         self, k: int, codes: NDArray[np.uint8], packed: NDArray[np.int64], max_abs: int
     ) -> NDArray[np.int64]:
         """Return the sums of a block, as `pair_sums` does, and keep its cells if this object ``keeps``."""
-        cells = known = self.of(k)
+        cells = known = self.take(k)
         if known is None and self.keeps:
             cells = np.empty((self.pairs.n_groups, codes.shape[1]), np.uint16)
         found = pair_sums(codes, self.pairs, packed, max_abs, cells, known=known is not None)
@@ -175,7 +175,7 @@ class Update:
         add_tables(codes, self._tables, score)
         if self._pairs is not None:
             add_pair_tables(
-                codes, self._pairs, score, None if self._joint is None else self._joint.of(k)
+                codes, self._pairs, score, None if self._joint is None else self._joint.take(k)
             )
         leaves = None if self._leaves is None else self._leaves.take(k)
         if leaves is not None:  # trees are like features whose bins are their leaves

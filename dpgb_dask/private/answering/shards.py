@@ -85,9 +85,10 @@ class Shard:
     Notes
     -----
     The codes never change. Everything else is a cache, computed from the codes and the model alone: the scores, which
-    are updated by adding the difference to the model of the last query, or computed from 0; the last draw of rows; and
-    the sums of a tree's last level. Therefore a shard that was lost and made again, or moved, answers with the same
-    sums. Pickling leaves the caches out. Rows on scratch cannot be pickled: their shard then has to be made again.
+    are updated by adding the difference to the model of the last query, or computed from 0; the last draw of rows; the
+    sums of a tree's last level; and the leaves, joint cells or levels that were found for the last queries. Therefore a
+    shard that was lost and made again, or moved, answers with the same sums. Pickling leaves the caches out. Rows on
+    scratch cannot be pickled: their shard then has to be made again.
 
     Attributes
     ----------
@@ -186,8 +187,8 @@ class Shard:
         if ask.leaves is not None and draw is None:
             per_row = ask.leaves.per_row
             ask.leaves.keeps = per_row <= KEPT_BYTES and self._keeps(per_row)
-        if ask.joint is not None and draw is None:
-            ask.joint = self._joint_for(ask.joint)
+        ask.joint = self._joint_for(ask.joint, drawn=draw is not None)
+        self._leaves = self._joint = None  # an update that takes from them frees what it took
         if ask.levels is not None and isinstance(query, SharedChoiceQuery):
             ask.levels.cells = self._cells_for(query)
 
@@ -282,12 +283,16 @@ class Shard:
             self._cells.keeps = query.rows is None and self._keeps(self._cells.per_row)
         return self._cells
 
-    def _joint_for(self, asked: JointCells) -> JointCells:
-        """Return the joint cells that the last query found, if they serve; else say whether these are kept."""
-        if self._joint is not None and self._joint.serve(asked.pairs):
-            return self._joint
-        most = max(KEPT_BYTES, len(self.bins))  # the codes take a byte of each feature
-        asked.keeps = asked.per_row <= most and self._keeps(asked.per_row)
+    def _joint_for(self, asked: JointCells | None, *, drawn: bool) -> JointCells | None:
+        """Return the joint cells that the last query kept, if they serve; else these, and say whether they are kept."""
+        last = self._joint
+        if asked is not None and not drawn:
+            if last is not None and last.keeps and last.serve(asked.pairs):
+                return last
+            most = max(KEPT_BYTES, len(self.bins))  # the codes take a byte of each feature
+            asked.keeps = asked.per_row <= most and self._keeps(asked.per_row)
+        if last is not None:
+            last.keeps = False
         return asked
 
     def _keeps(self, per_row: int) -> bool:

@@ -39,7 +39,7 @@ from dpgb_dask.contracts.model import (
     join_splits,
     no_trees,
 )
-from dpgb_dask.contracts.queries import SHRINK_BITS, RowDraw
+from dpgb_dask.contracts.queries import SHRINK_BITS, PairCells, RowDraw
 from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.draw import draws
@@ -51,7 +51,7 @@ from dpgb_dask.kernels.predict import add_pair_tables, add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
 from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
-from dpgb_dask.private.answering.passes import Scores, Update, open_pass
+from dpgb_dask.private.answering.passes import JointCells, Leaves, Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
 from dpgb_dask.private.reading.rows import Piece, Rows, merge_pieces
@@ -394,10 +394,61 @@ def test_cells_of_pairs_are_kept(kind, change, summed, added, monkeypatch):
     known["summed"].clear()
     got = shard.answer(grown, query)
     assert known == {"summed": {summed}, "added": {added}}
+    known["summed"].clear()
     again = shard.answer(grown, query)
+    assert known["summed"] == {change not in ("drawn rows", "no room")}
     expected = shard_of(kind).answer(grown, query)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize(("n_pairs", "most", "keeps"), [(1, 1, True), (2, 4, True), (2, 3, False)])
+def test_cells_of_pairs_take_no_more_than_codes_or_a_few_bytes(n_pairs, most, keeps, monkeypatch):
+    """Each pair is a group of its own, and takes two bytes; three features take three."""
+    monkeypatch.setattr(shards, "KEPT_BYTES", most)
+    first, second = (np.arange(n, dtype=np.uint8) for n in N_BINS[:2])
+    pairs = PairCells(0, 1, first, second, 12, 8), PairCells(0, 1, first[::-1], second[::-1], 12, 8)
+    shard, model = shard_of("binary", n=200), model_of("binary")
+    shard.answer(model, replace(queries_of("binary", 2)["pairs"], pairs=pairs[:n_pairs]))
+    assert shard._joint.pairs.n_groups == n_pairs
+    assert (shard._joint.take(0) is not None) == keeps
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("name", ["pairs", "trees"])
+def test_what_a_query_found_is_freed_before_others_are_found(name, joins, monkeypatch):
+    """An update that adds the query's pairs or trees takes what it found block by block; else it is freed at once."""
+    alive, held = [], []
+
+    def watched(owner, method):
+        find = getattr(owner, method)
+
+        def found(self, *given):
+            out = find(self, *given)
+            alive.extend(weakref.ref(block) for block in self._of_block.values())
+            blocks = {id(block): block for ref in alive if (block := ref()) is not None}
+            held.append(sum(block.nbytes for block in blocks.values()))
+            return out
+
+        monkeypatch.setattr(owner, method, found)
+
+    watched(JointCells, "sums")
+    watched(Leaves, "find")
+    full = model_of("binary")
+    model = replace(full, pairs=(), trees=no_trees())
+    first = query = queries_of("binary", 2)[name]
+    if name == "pairs":
+        query, grown = replace(first, pairs=first.pairs[::-1]), replace(model, pairs=full.pairs)
+    else:
+        trees = TreeEnsemble(first.splits, np.ones((1, first.splits.n_trees, 8), np.int32))
+        query = replace(first, splits=splits_of(4, seed=12))
+        grown = replace(model, trees=trees)
+    shard = shard_of("binary", block_rows=256)
+    shard.answer(model, first)
+    one = held[-1]
+    held.clear()
+    shard.answer(grown if joins else model, query)
+    assert held[-1] == max(held) == one > 0
 
 
 def test_scores_wrap_around_the_same_on_every_path():
@@ -955,6 +1006,8 @@ def test_rounds_of_one_table_give_what_a_new_shard_gives(cuts, monkeypatch):
         ("one feature", [0, 2]),
         ("main", 0),
         ("one feature", 0),
+        ("pairs", 0),
+        ("one feature", 1),
         ("part", 1),
         ("one feature", 1),
     ]
@@ -963,7 +1016,8 @@ def test_rounds_of_one_table_give_what_a_new_shard_gives(cuts, monkeypatch):
         got = shard.answer(model, queries[name])
         fresh = Shard(pieces, shape, BINS, ROWS_KEY)
         np.testing.assert_array_equal(got, fresh.answer(model, queries[name]))
-    assert sorted(looped) == [False] + [True] * 4 * len(pieces)  # not "trees"
+        assert (shard._joint is not None) == (name == "pairs")
+    assert sorted(looped) == [False] + [True] * 5 * len(pieces)  # not "trees"
 
 
 def fail(*_args, **_options):
