@@ -64,6 +64,7 @@ KINDS = {
 }  # fmt: skip
 
 PARTS = {"features": Mapping, "target": Mapping, "ignore": list}
+ONE_COLUMN = "It has one column: is it the delimiter of a text, or a title above the names?"
 MAKE = "Make one with Schema.draft(source), or dpgb-dask schema."
 
 
@@ -274,10 +275,8 @@ def _width(source: Any) -> int:
 def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
     if target is not None and column_name(target) not in types:
-        whole = " It has one column: is it the delimiter of a text?" if len(types) == 1 else ""
-        raise SchemaError(
-            f"target={target!r} is no column of the data.{whole or did_you_mean(target, types)}"
-        )
+        hint = f" {ONE_COLUMN}" if len(types) == 1 else did_you_mean(target, types)
+        raise SchemaError(f"target={target!r} is no column of the data.{hint}")
     features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}
     if target is not None:
