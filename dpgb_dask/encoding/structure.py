@@ -44,9 +44,9 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
         lacks = [f"missing={listed(missing)}"] if missing else []
         has = ["the data have columns that the schema does not declare"] if extra else []
         hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
+        way = ", or list those to leave out in 'ignore'" if extra else ""
         raise SchemaError(
-            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. "
-            "Rename or add columns, or list those to leave out in 'ignore'."
+            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. Rename or add columns{way}."
         )
     features = [name for name in given if name in schema.features]
     once = [*features, *(name for name in given if name == schema.unit_id)]
