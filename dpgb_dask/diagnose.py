@@ -27,6 +27,7 @@ from dpgb_dask.contracts.schema import Schema, Target
 from dpgb_dask.display import exact, one_line
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
+from dpgb_dask.encoding.structure import check_beside
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError, in_our_words, listed
 from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
@@ -259,6 +260,8 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     strange = [] if names is None else [name for name in names if name not in known]
     if not strange:
         return X, ()
+    if isinstance(X, xr.Dataset):
+        check_beside(names or (), X.coords, schema)
     missing = [name for name in schema.names if name not in (names or ())]
     if missing:
         raise SchemaError(

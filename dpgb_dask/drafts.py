@@ -254,8 +254,9 @@ def _refuse_values(names: Sequence[str], *, header: bool) -> None:
     if not header and any(map(_is_like_a_value, names)):
         raise StructureError(
             "a column's name is blank, a number, a date or a word for a missing value, so the names may be values: a"
-            " file without a header has a row in its first line, and a pivoted table has values for names. Give it a"
-            " header; if the names are public as they are, say so: --header, or header=True."
+            " file without a header has a row in its first line, one that Excel wrote may have a title or sep=; there,"
+            " and a pivoted table has values for names. Give it a header; if the names are public as they are, say so:"
+            " --header, or header=True."
         )
 
 

@@ -83,8 +83,8 @@ def check_beside(names: Iterable[Any], coordinates: Iterable[Any], schema: Schem
     if hidden:
         raise SchemaError(
             f"features {listed(hidden)} are coordinates of the data, and columns are its data variables alone. Make"
-            f" columns of them: data.reset_coords({listed(hidden)}), where data is what xarray.open_zarr opens; or, if"
-            " one is an index, data.to_dask_dataframe()."
+            f" columns of them: data.reset_coords({listed(hidden)}), where data is what xarray.open_zarr opens; if"
+            " one is an index, of data.reset_index(dimension), for the dimension of the rows."
         )
 
 

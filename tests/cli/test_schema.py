@@ -73,6 +73,9 @@ def test_a_file_without_a_header_has_no_draft(tmp_path, capsys):
     said = capsys.readouterr()
     assert "--header" in said.err
     assert not any(word in said.out + said.err for word in ("Alice", "1987", "51000"))
+    path.write_text("sep=;\ntown;age\nUlm;1\n")
+    assert run("schema", path, "--delimiter", ";") == 1
+    assert "may have a title or sep=; there" in capsys.readouterr().err
     path.write_text("town,2019,2020\nUlm,1,2\n")
     assert run("schema", path, "--header") == 0
     draft = json.loads(capsys.readouterr().out)
