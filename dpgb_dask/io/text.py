@@ -159,9 +159,11 @@ def read_csv(
             firsts = list(pool.map(partial(_first_line, files), paths))
     names = form.header(firsts[0])
     if not names or len(set(names)) != len(names):
+        way = "Delete what stands above it, such as a title."
+        if b"\r" in firsts[0].rstrip(b"\r\n"):
+            way = "Lines that end in a carriage return alone are not split: convert them, as with: tr '\\r' '\\n'"
         raise StructureError(
-            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name."
-            " Delete what stands above it, such as a title."
+            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name. {way}"
         )
     for line, place in zip(firsts, paths, strict=True):
         form.check_header(line, names, place)

@@ -210,6 +210,9 @@ def test_options_and_files_that_are_none_are_refused(tmp_path):
     for header in (b"", b"a,a", b'a,"b'):
         with pytest.raises(StructureError, match="must name the columns") as info:
             read_csv(write(tmp_path, header, b"1,2", name="none.csv"))
+        assert "such as a title" in str(info.value)
+    with pytest.raises(StructureError, match=r"must name the columns.*tr '\\r' '\\n'"):
+        read_csv(write(tmp_path, b"a,b", b"1,2", end=b"\r", name="mac.csv"))
     broken = tmp_path / "broken.csv.gz"
     broken.write_bytes(b"a,b\n1,2\n")
     with pytest.raises(StructureError, match="cannot be read"):
