@@ -28,7 +28,7 @@ from fsspec.utils import infer_compression
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
-from dpgb_dask.scalars import plain_text
+from dpgb_dask.scalars import plain_text, same_text
 from dpgb_dask.whole_files import name_of
 
 AT_ONCE = 16  # first lines that are read at once: each waits for its store
@@ -259,7 +259,7 @@ class Form:
             raise StructureError(
                 f"delimiter={self.delimiter!r} is the quotechar too. Choose another."
             )
-        if self.decimal not in (".", ",") or self.decimal == self.delimiter:
+        if same_text(self.decimal, (".", ",")) in (None, self.delimiter):
             raise StructureError(
                 f"decimal={self.decimal!r} must be '.' or ',', and not the delimiter. Numbers with a decimal comma are"
                 " separated by another character, such as ';'."
