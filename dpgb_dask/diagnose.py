@@ -27,6 +27,7 @@ from dpgb_dask.contracts.schema import Schema, Target
 from dpgb_dask.display import exact, one_line
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
+from dpgb_dask.encoding.structure import check_beside
 from dpgb_dask.encoding.times import bounds_of, seconds
 from dpgb_dask.errors import SchemaError, StructureError, in_our_words, listed
 from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
@@ -48,6 +49,12 @@ MOST_KEPT = 10_000  # … out of at most this many distinct ones that are counte
 MOST_CHARACTERS = 40  # most characters of a value that are shown
 # bounds at least this many times as wide as the range of the values leave them few bins and much noise
 WIDE = 20
+# how values of a type are read
+FORMS = {
+    Numeric: "Numbers are read as 1234.5, or with decimal=',' (--decimal ,) as 1234,5: without marks between thousands,"
+    " units and %.",
+    Datetime: "Dates are read from text as 2024-12-31, and never from numbers.",
+}
 
 Counted: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -71,6 +78,8 @@ class ColumnCheck:
         The most frequent unknown or unparsable values, and how often each occurs.
     seen : (float, float) or None
         The least and the largest number within the bounds, if the bounds are far too wide for them.
+    outside : tuple of (str, int)
+        The most frequent values below and above the bounds, such as a 9999 that stands for a missing value.
     """
 
     name: str
@@ -81,13 +90,20 @@ class ColumnCheck:
     unknown: int = 0
     values: Counted = ()
     seen: tuple[float, float] | None = None
+    outside: Counted = ()
 
     def remarks(self) -> list[str]:
         """Return the noteworthy facts, in words."""
         kinds = ("missing", "below", "above", "fractional", "unknown")
-        found = [f"{getattr(self, kind)} {kind}" for kind in kinds if getattr(self, kind)]
-        if self.values:
-            found.append(f"among them {_in_words(self.values)}")
+        among = {
+            "unknown" if self.unknown else "missing": self.values,
+            "above" if self.above else "below": self.outside,
+        }
+        found = [
+            f"{getattr(self, kind)} {kind}{_among(among.get(kind, ()))}"
+            for kind in kinds
+            if getattr(self, kind)
+        ]
         if self.seen is not None:
             found.append(_too_wide(self.seen))
         return found
@@ -122,6 +138,12 @@ class Diagnosis:
         The least and the largest target within the bounds, if the bounds are far too wide for them.
     heavy_weights : int
         Weights that would be clipped to the schema's ``max_weight``.
+    outside_targets : tuple of (str, int)
+        The most frequent targets below and above the bounds.
+    unread : int
+        Rows of which neither the target nor any feature can be read.
+    forms : tuple of str
+        How values are read, of each type of which some with a digit could not be.
     """
 
     n_rows: int
@@ -136,24 +158,29 @@ class Diagnosis:
     targets_above: int = 0
     targets_seen: tuple[float, float] | None = None
     heavy_weights: int = 0
+    outside_targets: Counted = ()
+    unread: int = 0
+    forms: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [LOUD, "", f"rows: {self.n_rows}"]
         for column in self.columns:
             remarks = column.remarks()
             lines.append(f"  {one_line(column.name)}: {', '.join(remarks) if remarks else 'fits'}")
+        lines.extend(self.forms)
         if self.undeclared:
             lines.append(
                 f"not declared, and refused by a fit: {', '.join(map(repr, self.undeclared))}. List them in 'ignore'."
             )
         if self.bad_targets is not None:
-            among = f", among them {_in_words(self.bad_labels)}" if self.bad_labels else ""
+            among = _among(self.bad_labels)
             lines.append(
                 f"target: {self.bad_targets} unknown or missing (those rows get weight 0){among}"
             )
             outside = (("below", self.targets_below), ("above", self.targets_above))
             if told := [f"{count} {side}" for side, count in outside if count]:
-                lines[-1] += f", {', '.join(told)} (those count as the bound)"
+                among = _among(self.outside_targets)
+                lines[-1] += f", {', '.join(told)} (those count as the bound){among}"
             if self.targets_seen is not None:
                 lines[-1] += f", {_too_wide(self.targets_seen)}"
         if self.bad_weights is not None:
@@ -162,6 +189,8 @@ class Diagnosis:
                 lines[-1] += f", {self.heavy_weights} above max_weight (those count as it)"
         if self.without_unit is not None:
             lines.append(f"units: {self.without_unit} rows have none (those rows get weight 0)")
+        if self.unread:
+            lines.append(f"rows: {self.unread} {UNREAD}")
         if self.usable == 0:
             lines.append(f"{NOTHING_USABLE} A fit would be charged, and learn nothing.")
         return "\n".join(lines)
@@ -169,6 +198,10 @@ class Diagnosis:
     __repr__ = __str__  # at the end of a cell, too, the counts follow their warning
 
 
+UNREAD = (
+    "without any value that can be read; in a file of text, each line with another number of fields than the first one,"
+    " or with an open quote, is one"
+)
 NOTHING_USABLE = (
     "NO ROW IS USABLE: none has a known label, and a weight and a unit where it needs them."
 )
@@ -227,6 +260,8 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     strange = [] if names is None else [name for name in names if name not in known]
     if not strange:
         return X, ()
+    if isinstance(X, xr.Dataset):
+        check_beside(names or (), X.coords, schema)
     missing = [name for name in schema.names if name not in (names or ())]
     if missing:
         raise SchemaError(
@@ -270,6 +305,8 @@ class _Counts:
         As in `ColumnCheck`; of a target, ``missing`` are the rows whose label is missing or unknown.
     values : Counter
         The most frequent of those that are unknown, or that could not be read.
+    outside : Counter
+        The most frequent of those below and above.
     low, high : float
         Least and largest number within the bounds; inf and -inf if there are none.
     """
@@ -280,6 +317,7 @@ class _Counts:
     fractional: int = 0
     unknown: int = 0
     values: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
     low: float = np.inf
     high: float = -np.inf
 
@@ -291,14 +329,10 @@ class _Counts:
             fractional=self.fractional + other.fractional,
             unknown=self.unknown + other.unknown,
             values=self.values + other.values,
+            outside=self.outside + other.outside,
             low=min(self.low, other.low),
             high=max(self.high, other.high),
         )
-
-    @property
-    def named(self) -> Counted:
-        """The values that are shown."""
-        return tuple(self.values.most_common(MOST_NAMED))
 
 
 class _Found(NamedTuple):
@@ -311,6 +345,7 @@ class _Found(NamedTuple):
     bad_weights: int = 0
     heavy_weights: int = 0
     without_unit: int = 0
+    unread: int = 0
 
 
 @dataclass(frozen=True)
@@ -324,7 +359,8 @@ class _Count:
     def __call__(self, parts: Sequence[Any]) -> _Found:
         schema, rows = self.schema, line_up(*parts)
         columns = split_columns(rows.x, schema)
-        codes = encode(rows.x, schema, _identity_bins(schema))
+        bins = _identity_bins(schema)
+        codes = encode(rows.x, schema, bins)
         code_of = dict(zip(schema.sources, codes, strict=True))
         counts = [
             self._column(name, column, code_of[name])
@@ -337,6 +373,10 @@ class _Count:
             read, valid = read_target(rows.y, schema)
             target = self._target(read, valid, one_column(rows.y))
             good &= valid
+            unread = ~valid
+            for code, own in zip(codes, bins, strict=True):
+                unread &= code == own.missing_bin
+            told["unread"] = int(np.sum(unread))
         if rows.weight is not None:
             most = schema.max_weight
             heavy = encode_weight(rows.weight, most, weight_bits_for(most)) > 0
@@ -383,6 +423,7 @@ def _of_numbers(read: NDArray[np.float64], low: float, high: float, column: Any)
         below=int(np.sum(read < low)),
         above=int(np.sum(read > high)),
         values=_most_frequent(column, lost),
+        outside=_most_frequent(column, (read < low) | (read > high)),
         low=float(inside.min(initial=np.inf)),
         high=float(inside.max(initial=-np.inf)),
     )
@@ -421,8 +462,14 @@ def _shown(value: Any) -> str:
     return one_line(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…")
 
 
-def _in_words(values: Counted) -> str:
-    return ", ".join(f"{value} ({count} times)" for value, count in values)
+def _among(values: Counted) -> str:
+    told = ", ".join(f"{value} ({count} times)" for value, count in values)
+    return f", among them {told}" if told else ""
+
+
+def _named(values: Counter[str]) -> Counted:
+    """Return the values that are shown."""
+    return tuple(values.most_common(MOST_NAMED))
 
 
 def _diagnosis(
@@ -445,8 +492,9 @@ def _diagnosis(
                 own.above,
                 own.fractional,
                 own.unknown,
-                own.named,
+                _named(own.values),
                 seen,
+                _named(own.outside),
             )
         )
     target = reduce(add, (one.target for one in found))
@@ -455,7 +503,7 @@ def _diagnosis(
         columns=tuple(columns),
         bad_targets=target.missing if has_target else None,
         usable=sum(one.usable for one in found) if has_target else None,
-        bad_labels=target.named,
+        bad_labels=_named(target.values),
         bad_weights=sum(one.bad_weights for one in found) if source.weighted else None,
         without_unit=sum(one.without_unit for one in found) if source.units else None,
         undeclared=undeclared,
@@ -463,6 +511,17 @@ def _diagnosis(
         targets_above=target.above,
         targets_seen=_far_within(target.low, target.high, schema.target),
         heavy_weights=sum(one.heavy_weights for one in found),
+        outside_targets=_named(target.outside),
+        unread=sum(one.unread for one in found),
+        forms=tuple(
+            form
+            for kind, form in FORMS.items()
+            if any(
+                isinstance(feature, kind)
+                and any(char.isdigit() for value, _ in own.values for char in value)
+                for feature, own in zip(schema.features.values(), columns, strict=True)
+            )
+        ),
     )
 
 

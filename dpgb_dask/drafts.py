@@ -64,6 +64,7 @@ KINDS = {
 }  # fmt: skip
 
 PARTS = {"features": Mapping, "target": Mapping, "ignore": list}
+ONE_COLUMN = "It has one column: is it the delimiter of a text, or a title above the names?"
 MAKE = "Make one with Schema.draft(source), or dpgb-dask schema."
 
 
@@ -253,8 +254,9 @@ def _refuse_values(names: Sequence[str], *, header: bool) -> None:
     if not header and any(map(_is_like_a_value, names)):
         raise StructureError(
             "a column's name is blank, a number, a date or a word for a missing value, so the names may be values: a"
-            " file without a header has a row in its first line, and a pivoted table has values for names. Give it a"
-            " header; if the names are public as they are, say so: --header, or header=True."
+            " file without a header has a row in its first line, one that Excel wrote may have a title or sep=; there,"
+            " and a pivoted table has values for names. Give it a header; if the names are public as they are, say so:"
+            " --header, or header=True."
         )
 
 
@@ -274,10 +276,8 @@ def _width(source: Any) -> int:
 def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
     if target is not None and column_name(target) not in types:
-        whole = " It has one column: is it the delimiter of a text?" if len(types) == 1 else ""
-        raise SchemaError(
-            f"target={target!r} is no column of the data.{whole or did_you_mean(target, types)}"
-        )
+        hint = f" {ONE_COLUMN}" if len(types) == 1 else did_you_mean(target, types)
+        raise SchemaError(f"target={target!r} is no column of the data.{hint}")
     features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}
     if target is not None:

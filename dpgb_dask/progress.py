@@ -116,8 +116,8 @@ def _in_notebook() -> bool:
 
 
 def stage_of(label: str) -> str:
-    """Return the stage that a round's label names: "main effects" of "main effects 3/20"."""
-    return re.sub(r"\s+\d+(/\d+)?$", "", label)
+    """Return the stage that a round's label names: "trees" of "trees 3/20: leaves"."""
+    return re.sub(r"\s+\d+(/\d+)?(: .*)?$", "", label)
 
 
 def _in_words(seconds: float) -> str:

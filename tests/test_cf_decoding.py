@@ -543,7 +543,17 @@ def test_a_feature_that_is_a_coordinate_is_refused_with_the_way_out(path, kind, 
     with pytest.raises(SchemaError, match=r"features \['town'\] are coordinates.*reset_coords"):
         clf.predict(X)
     assert clf.predict(table.reset_coords(["town"])).shape == (N,)
-    assert "town" in table.to_dask_dataframe().columns
+
+
+def test_a_feature_that_is_an_index_becomes_a_column_as_the_error_says():
+    """A grid's cells as rows: their places are levels of an index."""
+    grid = xr.Dataset({"rain": (("lat", "lon"), np.ones((2, 3))), "more": ((), 0)})
+    rows = grid.assign_coords(lat=[0, 1], lon=[5, 6, 7]).stack(row=("lat", "lon"))
+    schema = Schema({"rain": (0, 9), "lat": (0, 1)}, classes=[0, 1])
+    for given in (rows, rows.drop_vars("more")):  # beside a column that is not declared, too
+        with pytest.raises(SchemaError, match=r"\['lat'\] are coord.*data\.reset_index\(dimension"):
+            schema.check(given)
+    assert schema.check(rows.drop_vars("more").reset_index("row").reset_coords(["lat"])).n_rows == 6
 
 
 # ---- axes ------------------------------------------------------------------------------------------------------------

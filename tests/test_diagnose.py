@@ -74,6 +74,7 @@ def test_check_counts_the_same_in_every_collection(kind):
     assert pay.missing == 1
     assert pay.seen == (-2.0, 3.0)
     assert age.seen is None
+    assert {value for value, _ in age.outside} == {"-5.0", "120.0"}
     text = str(found)
     assert "NOT PRIVATE" in text
     assert "7.0 (2 times), 9.0 (1 times)" in text
@@ -94,6 +95,33 @@ def test_check_names_values_and_columns_that_a_fit_would_not():
     assert "'more'" in str(found)
     with pytest.raises(SchemaError, match=r"missing=\['age'\], not declared=\['more'\]"):
         schema.check(frame.drop(columns="age"))
+
+
+def test_check_tells_what_stands_beyond_the_bounds_and_how_values_are_read():
+    """Codes of missing values count as the bound; a German table is missing values; a wrong line is a whole row."""
+    frame = pd.DataFrame(
+        {
+            "age": ["9999", "-", "9999", None, "-1"],
+            "on": ["31.12.2024", "x", "2024-01-01", None, "."],
+        }
+    )
+    facts = {"type": "datetime", "first": "2024-01-01", "last": "2024-12-31"}
+    schema = Schema({"age": (0, 100), "on": facts}, target_bounds=(0, 5))
+    found = schema.check(frame, pd.Series([1.0, 9, 9, None, None]))
+    assert found.columns[0].outside == (("'9999'", 2), ("'-1'", 1))
+    assert (found.outside_targets, found.unread) == ((("9.0", 2),), 1)
+    text = str(found)
+    assert (
+        "2 missing, among them '-' (1 times), 1 below, 2 above, among them '9999' (2 times)" in text
+    )
+    assert "2 above (those count as the bound), among them 9.0 (2 times)" in text
+    assert "rows: 1 without any value that can be read; in a file of text" in text
+    assert "Dates are read from text as 2024-12-31" in text
+    assert "Numbers are read" not in text
+    money = Schema({"pay": (0, 5000)}, classes=[0, 1])
+    told = str(money.check(pd.DataFrame({"pay": ["1.234,50 €"]}), [1]))
+    assert "Numbers are read as 1234.5, or with decimal=',' (--decimal ,)" in told
+    assert "without any value" not in told
 
 
 def test_only_the_most_frequent_values_are_shown():

@@ -92,16 +92,21 @@ def test_a_line_per_stage_elsewhere(clock, capsys):
     lines = progress.Lines()
     lines.begin("reading rows")
     for position, (label, passed) in enumerate(
-        [("rows", 2.0), ("main effects 1/20", 0.5), ("main effects 2/20", 0.5), ("pairs 1/3", 1)], 1
-    ):
+        [
+            ("rows", 2.0), ("main effects 1/20", 0.5), ("main effects 2/20", 0.5), ("pairs 1/3", 1),
+            ("trees 1/2: splits", 1), ("trees 1/2: leaves", 1), ("trees 2/2: splits", 1),
+        ],
+        1,
+    ):  # fmt: skip
         clock.now += passed
         lines.show(label, position, 30, None)
-    lines.end(4, whole=True)
+    lines.end(7, whole=True)
     assert capsys.readouterr().err.splitlines() == [
         "reading rows",
         "rows: 1 round, 2.5 s",
         "main effects: 2 rounds, 1.5 s",
-        "pairs: 1 round, 0.0 s",
+        "pairs: 1 round, 1.0 s",
+        "trees: 3 rounds, 2.0 s",  # two lines for each of thousands of trees would bury a log
     ]
 
 

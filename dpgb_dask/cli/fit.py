@@ -82,8 +82,11 @@ def _begun(ledger: Ledger | None, account: str) -> str | None:
             begun.append(fit)
     names = [fit.fit_id for fit in begun]
     if len(begun) > 1:
+        each = ", ".join(
+            f"{fit.fit_id} ({'ended' if fit.state in ENDED else 'unfinished'})" for fit in begun
+        )
         raise ResumeError(
-            f"--resume {AUTO}: this machine keeps {len(begun)} fits of account {account!r}: {', '.join(names)}. Name"
+            f"--resume {AUTO}: this machine keeps {len(begun)} fits of account {account!r}: {each}. Name"
             " the one to go on with; or give each run a folder of its own (XDG_DATA_HOME, for a ledger on a server)."
         )
     if begun and begun[0].state in ENDED:

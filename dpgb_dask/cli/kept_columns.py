@@ -62,7 +62,7 @@ def kept_columns(
 
 
 def _for_text(column: pd.Series) -> pd.Series:
-    """Return a column as a file of text shows it: of bytes their text, and dates of any year."""
+    """Return a column as a file of text shows it: of bytes and UUIDs their text, and dates of any year."""
     column = _without_list(column)
     told = str(column.dtype)
     # pandas makes Python's of them, of which the year 9999 is the last
@@ -71,7 +71,8 @@ def _for_text(column: pd.Series) -> pd.Series:
         return pd.Series(days, index=column.index, name=column.name)
     if told in FLOATS:  # which pandas writes with the digits of a float64, and NaN as text
         return column.astype(FLOATS[told])
-    return _as_text(column) if column.dtype == "object" or told.startswith(BYTES) else column
+    own = column.dtype == "object" or told.startswith((*BYTES, "extension<arrow.uuid"))
+    return _as_text(column) if own else column
 
 
 def _for_parquet(column: pd.Series) -> pd.Series:

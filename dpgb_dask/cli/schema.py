@@ -29,6 +29,8 @@ def run(options: argparse.Namespace) -> None:
             "no target is named: --target COLUMN leaves it out of the features, and says what its type tells",
             file=sys.stderr,
         )
+        if len(draft["features"]) == 1:
+            print(f"{options.data}: {drafts.ONE_COLUMN}", file=sys.stderr)
     if options.out is None:
         print(draft)
         return

@@ -134,7 +134,7 @@ def _check_delimiter(options: argparse.Namespace, frame: dd.DataFrame, schema: S
     if not any(name in schema.features for name in frame.columns):
         raise StructureError(
             f"no feature of the schema is a column of {options.data!r}: missing={listed(schema.names)}. Is it the"
-            " --delimiter? Else, give the file a first line of names."
+            " --delimiter, or a title above the names? Else, give the file a first line of names."
         )
 
 

@@ -44,9 +44,9 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
         lacks = [f"missing={listed(missing)}"] if missing else []
         has = ["the data have columns that the schema does not declare"] if extra else []
         hint = "; schema.check(X) and dpgb-dask check print them" if extra else ""
+        way = ", or list those to leave out in 'ignore'" if extra else ""
         raise SchemaError(
-            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. "
-            "Rename or add columns, or list those to leave out in 'ignore'."
+            f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. Rename or add columns{way}."
         )
     features = [name for name in given if name in schema.features]
     once = [*features, *(name for name in given if name == schema.unit_id)]
@@ -83,8 +83,8 @@ def check_beside(names: Iterable[Any], coordinates: Iterable[Any], schema: Schem
     if hidden:
         raise SchemaError(
             f"features {listed(hidden)} are coordinates of the data, and columns are its data variables alone. Make"
-            f" columns of them: data.reset_coords({listed(hidden)}), where data is what xarray.open_zarr opens; or, if"
-            " one is an index, data.to_dask_dataframe()."
+            f" columns of them: data.reset_coords({listed(hidden)}), where data is what xarray.open_zarr opens; if"
+            " one is an index, of data.reset_index(dimension), for the dimension of the rows."
         )
 
 

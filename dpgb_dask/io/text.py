@@ -9,6 +9,7 @@ import codecs
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +22,17 @@ import fsspec
 import pandas as pd
 from dask.bytes.core import read_bytes
 from dask.delayed import delayed
+from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
-from dpgb_dask.scalars import plain_text
+from dpgb_dask.scalars import plain_text, same_text
 from dpgb_dask.whole_files import name_of
 
+AT_ONCE = 16  # first lines that are read at once: each waits for its store
+FIRST = 1 << 16  # bytes that are fetched for a first line
 BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
@@ -92,8 +96,8 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, an option is not one of those above, a file does not name its columns, or one ends in
-        ``.zst`` and ``zstandard`` is not installed.
+        If nothing is found, an option is not one of those above, a file does not name its columns, or names others
+        than the first, or one ends in ``.zst`` and ``zstandard`` is not installed.
 
     Privacy
     -------
@@ -142,19 +146,27 @@ def read_csv(
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else blocksize
-        sample, blocks_of_files, paths = read_bytes(
+        _, blocks_of_files, paths = read_bytes(
             given,
             delimiter=b"\n",
+            sample=False,
             blocksize=size,
             compression="infer",
             include_path=True,
             **options,
         )
-    names = form.header(sample)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            firsts = list(pool.map(partial(_first_line, files), paths))
+    names = form.header(firsts[0])
     if not names or len(set(names)) != len(names):
+        way = "Delete what stands above it, such as a title."
+        if b"\r" in firsts[0].rstrip(b"\r\n"):
+            way = "Lines that end in a carriage return alone are not split: convert them, as with: tr '\\r' '\\n'"
         raise StructureError(
-            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name."
+            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name. {way}"
         )
+    for line, place in zip(firsts, paths, strict=True):
+        form.check_header(line, names, place)
     if unit_id is not None and plain_text(unit_id) not in names:
         raise StructureError(
             f"unit_id={short(unit_id)} is not a column that the first line of {said!r} names. Name one of them."
@@ -167,6 +179,13 @@ def read_csv(
     ]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
+
+
+def _first_line(files: Any, path: str) -> bytes:
+    """Return the first line of a file; of a store no more than its first block is fetched for it, if that holds it."""
+    with files.open(path, "rb", block_size=FIRST) as opened:
+        unpack = compr[infer_compression(path)]
+        return (opened if unpack is None else unpack(opened, mode="rb")).readline()
 
 
 def _as_pattern(name: str) -> str:
@@ -240,7 +259,7 @@ class Form:
             raise StructureError(
                 f"delimiter={self.delimiter!r} is the quotechar too. Choose another."
             )
-        if self.decimal not in (".", ",") or self.decimal == self.delimiter:
+        if same_text(self.decimal, (".", ",")) in (None, self.delimiter):
             raise StructureError(
                 f"decimal={self.decimal!r} must be '.' or ',', and not the delimiter. Numbers with a decimal comma are"
                 " separated by another character, such as ';'."
@@ -298,6 +317,19 @@ class Form:
         fields = self._cut(line)
         return None if fields is None else tuple(fields)
 
+    def check_header(self, block: bytes, names: tuple[str, ...], path: str) -> None:
+        """Refuse a file that begins with other names; one that is empty has no rows.
+
+        Raises
+        ------
+        StructureError
+        """
+        if block and self.header(block) != names:
+            raise StructureError(
+                f"{path!r}: files that are read together must have the same first line, with the same columns in the"
+                " same order. This one has another than the first file: write it again with that one's."
+            )
+
 
 def _is_ascii_like(encoding: Any) -> bool:
     """Whether an encoding is known, encodes each ASCII character as its byte, and can decode any bytes."""
@@ -333,11 +365,8 @@ def _read_lines(
     Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
     """
     has_header = beginning is not None
-    if has_header and block and form.header(block) != names:
-        raise StructureError(
-            f"{beginning!r}: files that are read together must have the same first line, with the same columns in the"
-            " same order. This one has another than the first file."
-        )
+    if beginning is not None:  # again, as a file may have been replaced since it was opened
+        form.check_header(block, names, beginning)
     lines = block.split(b"\n")[has_header:]
     rows = [row for row in map(form.fields, lines) if row is None or row]
     width = len(names)

@@ -134,7 +134,7 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
     assert (done.state, DPGBClassifier.load(out).fit_id_) == ("RELEASED", done.fit_id)
     assert run(*charged[: charged.index("--resume")], *charged[-4:], "--overwrite") == 0
     assert run(*charged, "--overwrite") == 1  # two fits are here now
-    assert done.fit_id in capsys.readouterr().err
+    assert f"{done.fit_id} (ended), " in capsys.readouterr().err
 
 
 def test_settle_gives_back_what_was_not_opened(place, monkeypatch):

@@ -513,7 +513,7 @@ def test_a_file_of_another_delimiter_is_asked_for_it(place, people, command, cap
         "predict": ("predict", fitted_model, place / "semi.csv", "--out", place / "o.csv"),
     }[command]
     assert run(*given) == 1
-    assert "Is it the --delimiter?" in capsys.readouterr().err
+    assert "Is it the --delimiter, or a title" in capsys.readouterr().err
     assert run(*given, "--delimiter", ";") == 0
 
 

@@ -260,6 +260,8 @@ def test_columns_of_every_type_of_arrow_are_kept(place, people):
     columns["narrow"] = pa.array([0.1, None, 1], "f4")
     columns["half"] = pa.array([np.float16(0.1), None, np.float16(1)], "f2")
     columns["category"] = pa.array(pd.Categorical(["a", None, "b"]))
+    if hasattr(pa, "uuid"):  # by the version of Arrow
+        columns["uuid"] = pa.array([b"0123456789abcdef", None, b"\xff" * 16], pa.uuid())
     more = {"month": pa.array(pd.period_range("2020-01", periods=3, freq="M"))}
     more["nan"] = pa.array([0.1, None, np.nan])
     table = pa.Table.from_pandas(people[:3], preserve_index=False)
@@ -282,6 +284,10 @@ def test_columns_of_every_type_of_arrow_are_kept(place, people):
     for name in ("far", "far of a list"):
         assert text[name].tolist() == ["12921-08-18", "", "1970-01-01"]
     assert text["odd"].tolist() == ["b'\\xff'", "", "é"]
+    if "uuid" in columns:
+        ids = ["30313233-3435-3637-3839-616263646566", None, "ffffffff-ffff-ffff-ffff-ffffffffffff"]
+        assert text["uuid"].tolist() == [ids[0], "", ids[2]]
+        assert parquet["uuid"].to_pylist() == ids
     assert text["narrow"].tolist() == text["half"].tolist() == ["0.1", "", "1.0"]
     assert text["nan"].tolist() == ["0.1", "", ""]
     assert text["month"].tolist() == ["2020-01", "2020-02", "2020-03"]

@@ -56,7 +56,11 @@ def test_without_out_the_draft_is_printed(place, capsys):
 def test_a_line_that_was_not_split_is_told_from_a_wrong_name(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("age;high_income\n31;0\n")
     assert run("schema", tmp_path / "a.csv", "--target", "high_income") == 1
-    assert "It has one column: is it the delimiter of a text?" in capsys.readouterr().err
+    assert "It has one column: is it the delimiter of a text, or a title" in capsys.readouterr().err
+    assert run("schema", tmp_path / "a.csv") == 0  # a draft of one name; nothing else would tell
+    assert "It has one column: is it the delimiter of a text, or a title" in capsys.readouterr().err
+    assert run("schema", tmp_path / "a.csv", "--delimiter", ";") == 0
+    assert "one column" not in capsys.readouterr().err
     assert run("schema", tmp_path / "a.csv", "--target", "high_incom", "--delimiter", ";") == 1
     assert "Did you mean 'high_income'?" in capsys.readouterr().err
 
@@ -69,6 +73,9 @@ def test_a_file_without_a_header_has_no_draft(tmp_path, capsys):
     said = capsys.readouterr()
     assert "--header" in said.err
     assert not any(word in said.out + said.err for word in ("Alice", "1987", "51000"))
+    path.write_text("sep=;\ntown;age\nUlm;1\n")
+    assert run("schema", path, "--delimiter", ";") == 1
+    assert "may have a title or sep=; there" in capsys.readouterr().err
     path.write_text("town,2019,2020\nUlm,1,2\n")
     assert run("schema", path, "--header") == 0
     draft = json.loads(capsys.readouterr().out)

@@ -165,9 +165,11 @@ def test_patterns_and_compression(tmp_path):
         assert rows_of(read_csv(f"file://{tmp_path}/{pattern}")) == want
     both = [tmp_path / "p0.csv", tmp_path / "p1.csv.gz", str(tmp_path / "p2.csv")]
     assert rows_of(read_csv(both)) == want
+    opened = read_csv(tmp_path / "p*.csv")
     (tmp_path / "p1.csv").write_bytes(b"b,a\n1,2\n")
-    with pytest.raises(StructureError, match=r"p1\.csv': .*same first line"):
-        read_csv(tmp_path / "p*.csv").compute()
+    for again in (lambda: read_csv(tmp_path / "p*.csv"), opened.compute):
+        with pytest.raises(StructureError, match=r"p1\.csv': .*same first line.*write it again"):
+            again()
 
 
 def test_options_and_files_that_are_none_are_refused(tmp_path):
@@ -210,6 +212,9 @@ def test_options_and_files_that_are_none_are_refused(tmp_path):
     for header in (b"", b"a,a", b'a,"b'):
         with pytest.raises(StructureError, match="must name the columns") as info:
             read_csv(write(tmp_path, header, b"1,2", name="none.csv"))
+        assert "such as a title" in str(info.value)
+    with pytest.raises(StructureError, match=r"must name the columns.*tr '\\r' '\\n'"):
+        read_csv(write(tmp_path, b"a,b", b"1,2", end=b"\r", name="mac.csv"))
     broken = tmp_path / "broken.csv.gz"
     broken.write_bytes(b"a,b\n1,2\n")
     with pytest.raises(StructureError, match="cannot be read"):

@@ -547,3 +547,19 @@ def test_a_row_is_shown_whatever_its_values_are(value):
     told = explain_local(model, shares, Schema(FEATURES, target_bounds=(0, 1)), rows)
     assert f"=<{type(value).__name__}>" in str(told)
     assert f"&lt;{type(value).__name__}&gt;" in told._repr_html_()
+
+
+def test_parts_of_a_date_show_the_date():
+    model, shares = made_up(0)
+    on = {
+        "type": "datetime",
+        "first": "2020-01-01",
+        "last": "2024-12-31",
+        "parts": ["days", "month"],
+    }
+    schema = Schema({"on": on, "c": ["p", "q", "r"], "d": (0, 1)}, target_bounds=(0, 1))
+    rows = pd.DataFrame({"on": pd.to_datetime(["2020-10-07", None]), "c": "p", "d": 1})
+    first, second = str(explain_local(model, shares, schema, rows)).splitlines()[1:]
+    for part in ("on.days", "on.month"):
+        assert f"{part}=2020-10-07 " in first
+        assert f"{part}=missing " in second

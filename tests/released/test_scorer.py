@@ -66,6 +66,7 @@ def module(content, model, binary_schema, tmp_path):
 def test_constants_are_those_of_the_library():
     assert scorer.MISSING_WORDS == values.MISSING_WORDS
     assert scorer.TRUTH == values.TRUTH
+    assert scorer.COMMA_NUMBER == io.text.COMMA_NUMBER
     assert scorer.RATE_SHIFT == RATE_SHIFT
 
 
@@ -234,6 +235,20 @@ def test_file_scores_text_as_the_library_does(model, binary_schema, rows, tmp_pa
     scores = raw_scores(model, binary_schema, io.read_csv(tmp_path / "rows.csv")).compute()
     want = LINKS[model.link](scores.to_numpy() / 65536)
     np.testing.assert_allclose(got[["proba_0", "proba_1"]].to_numpy(), want, rtol=1e-15)
+    table.to_csv(tmp_path / "comma.csv", index=False, sep=";", decimal=",")
+    comma = [sys.executable, "-I", "-S", str(tmp_path / "scorer.py"), "--proba", "--decimal", ","]
+    text = (tmp_path / "comma.csv").read_text()
+    again = [(";", 0, ran.stdout, ""), (",", 2, "", "--decimal , needs another --delimiter")]
+    for delimiter, code, out, said in again:
+        found = subprocess.run(
+            [*comma, "--delimiter", delimiter],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (found.returncode, found.stdout) == (code, out)
+        assert said in found.stderr
     assert got["prediction"].tolist() == (scores.to_numpy()[:, 0] > 0).astype(int).tolist()
 
 

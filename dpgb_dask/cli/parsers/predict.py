@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         help="column of the data to copy beside the predictions, such as an id, as it stands there (of a file of text,"
-        " as text); may be given again, and may name several with commas between",
+        " as text, numbers of --decimal , with a point); may be given again, and may name several with commas between",
     )
     add_text(predict)
     add_scheduler(predict)

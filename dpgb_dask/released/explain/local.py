@@ -191,7 +191,7 @@ class LocalExplanation:
         )
 
     def _values(self, key: int) -> list[Any]:
-        """Return the row's value of each feature, and nothing for other terms."""
+        """Return the row's value of each feature, of a part of a date the date, and nothing for other terms."""
         if isinstance(self.rows, pd.DataFrame):
             row = self.rows.iloc[key]
             known = dict(zip(map(str, self.rows.columns), row, strict=True))
@@ -199,7 +199,8 @@ class LocalExplanation:
             known = dict(zip(self.schema.names, self.rows[key], strict=True))
         else:
             known = {}
-        return [known.get(name, "") for name in self.names]
+        source = dict(zip(self.schema.encoded_names, self.schema.sources, strict=True))
+        return [known.get(source[name], "") if name in source else "" for name in self.names]
 
     def visualize(self, key: int | None = None) -> Any:
         """Return a figure of one row, drawn by `interpret` with plotly.

@@ -45,6 +45,8 @@ def value_of(value: object) -> str:
 def value_within(value: object, most: int) -> str:
     """Return a value of a row in at most ``most`` characters; a number is rounded, as one that is cut is another."""
     text = value_of(value)
+    if not isinstance(value, str):
+        text = text.removesuffix(" 00:00:00")  # of a date
     if len(text) > most and isinstance(value, Number):
         with contextlib.suppress(decimal.InvalidOperation):  # a fraction has no such text
             text = f"{decimal.Decimal(text):.2e}"

@@ -47,6 +47,7 @@ BLANKS = r"[ \t\n\v\f\r]*"
 NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}")
 # pandas' CSV reader takes blanks after the e, if the number has a plus sign
 PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
+COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
 INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
 ISO_DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
@@ -640,8 +641,10 @@ def predict(row: Row) -> Any:
 # ---- files of text
 
 
-def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
+def read_rows(lines: BinaryIO, delimiter: str, point: str = ".") -> Iterator[dict[str, str]]:
     """Read delimited text in UTF-8 whose first line names the columns; each further line that is not blank is a row.
+
+    ``point`` is what stands before the decimals of a number.
 
     Raises
     ------
@@ -668,6 +671,8 @@ def read_rows(lines: BinaryIO, delimiter: str) -> Iterator[dict[str, str]]:
                 "A line has another number of fields than the first, or an open quote."
             )
         else:
+            if point == ",":
+                fields = [x.replace(",", ".") if COMMA_NUMBER.fullmatch(x) else x for x in fields]
             yield dict(zip(names, fields, strict=True))
 
 
@@ -682,12 +687,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--delimiter", default=",", help="what separates columns (default: a comma)"
     )
     parser.add_argument(
+        "--decimal",
+        default=".",
+        choices=(".", ","),
+        help="what stands before the decimals of a number (default: a point)",
+    )
+    parser.add_argument(
         "--proba", action="store_true", help="write the probability of each class too"
     )
     parser.add_argument(
         "--statement", action="store_true", help="print the privacy report of the model instead"
     )
     options = parser.parse_args(arguments)
+    if options.decimal == options.delimiter:
+        parser.error("--decimal , needs another --delimiter, such as ';'")
     if options.statement:
         sys.stdout.write(json.loads(DOCUMENT)["statement"] + "\n")
         return 0
@@ -696,7 +709,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["prediction", *labels])
     try:
-        for row in read_rows(sys.stdin.buffer, options.delimiter):
+        for row in read_rows(sys.stdin.buffer, options.delimiter, options.decimal):
             out.writerow(model.outputs(row)[: len(labels) + 1])
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has enough, as head; the rest must not fail at exit
