@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable
-from dpgb_dask.kernels.histogram import look_up
+from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
 
 BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 BLOCK = 1 << 14  # rows per inner loop: with fewer, the beginnings of loops cost more than L2 spares
@@ -24,7 +24,6 @@ PLACES = 4093  # of the hash that splits are looked up by: at least half stay fr
 BEGIN = 8192  # the time that a split takes whatever the rows are, in rows whose codes are compared
 UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
 BITS = 8  # rows in a byte of sides
-LAST = 255  # the last code
 LINE = 64  # bytes of the cache's lines
 LOW = 0x0101010101010101  # the lowest bit of each byte of a word
 _config: Any = numba.config
@@ -122,8 +121,9 @@ def _compare(codes: NDArray[np.uint8], t: np.uint8, side: NDArray[np.uint8]) -> 
     n = side.shape[0]
     a, b, c, d = codes[:n], codes[n : 2 * n], codes[2 * n : 3 * n], codes[3 * n : 4 * n]
     e, f, g, h = codes[4 * n : 5 * n], codes[5 * n : 6 * n], codes[6 * n : 7 * n], codes[7 * n :]
-    some = np.uint8(t < LAST)
-    # the first code beyond the threshold; with it on the left, a comparison loads its codes by itself
+    some = np.uint8(t < MAX_CELLS - 1)
+    # the first code beyond the threshold; with it on the left, a comparison loads its codes by itself. LLVM must not
+    # know that it is t + 1, as it would after an early return: it would compare with t again, a tenth slower
     u = np.uint8(t + some)
     for p in range(n):
         ab = np.uint8(u <= a[p]) | np.uint8(np.uint8(u <= b[p]) << 1)

@@ -1,22 +1,26 @@
-"""Bytes found from the codes of a shard's rows: leaves of trees, cells of levels."""
+"""What is found from the codes of a shard's rows, and kept: leaves of trees, cells of levels and of pairs."""
 
 from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+C = TypeVar("C", np.uint8, np.uint16)
 
-class KeptBytes(ABC):
-    """Some bytes of every row, found block by block from its codes, and kept if there is room. Private.
+
+class KeptCells(Generic[C]):
+    """Some numbers of every row, by block, and whether they are kept. Private.
 
     Parameters
     ----------
     per_row : int
+        Bytes.
 
     Attributes
     ----------
     keeps : bool
-        Whether found bytes are kept; not at first.
+        Whether what is found is kept; not at first.
 
     Notes
     -----
@@ -26,10 +30,14 @@ class KeptBytes(ABC):
     def __init__(self, per_row: int) -> None:
         self.per_row = per_row
         self.keeps = False
-        self._of_block: dict[int, NDArray[np.uint8]] = {}
+        self._of_block: dict[int, NDArray[C]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+
+class KeptBytes(KeptCells[np.uint8], ABC):
+    """Some bytes of every row, found block by block from its codes, and kept if there is room. Private."""
 
     @abstractmethod
     def write(self, codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:

@@ -25,7 +25,7 @@ from dpgb_dask.kernels.predict import (
 )
 from dpgb_dask.kernels.route import tree_leaves
 from dpgb_dask.kernels.sides import BYTE_DEPTH
-from dpgb_dask.private.answering.kept_bytes import KeptBytes
+from dpgb_dask.private.answering.kept_bytes import KeptBytes, KeptCells
 from dpgb_dask.private.keeping.scratch import Extent
 from dpgb_dask.private.keeping.store import READ_AHEAD, Kept, LostPiece, StoredPiece
 from dpgb_dask.private.reading.rows import Piece
@@ -64,37 +64,21 @@ class Leaves(KeptBytes):
         tree_leaves(codes, *self.splits.arrays, out)
 
 
-class JointCells:
+class JointCells(KeptCells[np.uint16]):
     """Joint cells of a shard's rows in a query's pairs, kept for the catch-up and further queries about them. Private.
+
+    Those that are kept stay when they are taken.
 
     Parameters
     ----------
     pairs : PairSet
-
-    Attributes
-    ----------
-    keeps : bool
-        Whether found cells are kept, and stay when they are taken; not at first.
-
-    Notes
-    -----
-    Only one thread at a time works on a block, so there are no locks.
     """
 
     def __init__(self, pairs: PairSet) -> None:
+        super().__init__(2 * pairs.n_groups)
         self.pairs = pairs
-        self.keeps = False
-        self._of_block: dict[int, NDArray[np.uint16]] = {}
 
-    def __repr__(self) -> str:
-        return "<JointCells>"
-
-    @property
-    def per_row(self) -> int:
-        """Bytes of a row."""
-        return 2 * self.pairs.n_groups
-
-    def serve(self, pairs: PairSet) -> bool:
+    def serves(self, pairs: PairSet) -> bool:
         """Whether they are the cells of these pairs: tables of the same pairs are packed once (`pack_pairs`)."""
         return pairs is self.pairs
 
@@ -140,7 +124,7 @@ class Update:
         self._tables = pack_tables(_table_deltas(old, new))
         pairs = _pair_deltas(() if old is None else old.pairs, new.pairs)
         self._pairs = pack_pair_tables(pairs, [pair.table for pair in pairs]) if pairs else None
-        serves = joint is not None and self._pairs is not None and joint.serve(self._pairs.pairs)
+        serves = joint is not None and self._pairs is not None and joint.serves(self._pairs.pairs)
         self._joint = joint if serves else None
         start = 0 if old is None else old.trees.n_trees
         self._trees: TreeEnsemble | None = None

@@ -287,7 +287,7 @@ class Shard:
         """Return the joint cells that the last query kept, if they serve; else these, and say whether they are kept."""
         last = self._joint
         if asked is not None and not drawn:
-            if last is not None and last.keeps and last.serve(asked.pairs):
+            if last is not None and last.keeps and last.serves(asked.pairs):
                 return last
             most = max(KEPT_BYTES, len(self.bins))  # the codes take a byte of each feature
             asked.keeps = asked.per_row <= most and self._keeps(asked.per_row)
