@@ -7,6 +7,7 @@ bound that was stated for a query would no longer be the bound of that query.
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -30,10 +31,13 @@ def frozen_parts(
     """Return the concatenation of some vectors as a read-only copy, and each vector as a view of it."""
     joined = np.concatenate(parts)
     joined.setflags(write=False)
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    return joined, tuple(
-        joined[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)
-    )
+    return joined, pieces(joined, [len(part) for part in parts])
+
+
+def pieces(joined: NDArray[Number], sizes: Sequence[int]) -> tuple[NDArray[Number], ...]:
+    """Return an array in pieces of some numbers of rows, as views; `numpy.split` takes ten times as long."""
+    ends = accumulate(sizes)
+    return tuple(joined[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
 
 def settle(owner: Any, **fields: Any) -> None:

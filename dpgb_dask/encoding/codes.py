@@ -163,11 +163,17 @@ def bins_of_cells(grid: Grid, bins: Bins) -> NDArray[np.uint8] | None:
         if b.edges is None:
             assert b.cell_to_bin is not None
             row[: len(b.cell_to_bin)] = b.cell_to_bin
-        elif edges is None or not np.isin(b.edges, edges).all():
+        elif edges is None or not _among(b.edges, edges):
             return None
         else:
             row[: len(edges) + 2] = coarser_cells(edges, b.edges)
     return out
+
+
+def _among(few: NDArray[np.float64], edges: NDArray[np.float64]) -> bool:
+    """Return whether some numbers are all among increasing edges."""
+    place = np.searchsorted(edges, few)
+    return bool((place < len(edges)).all() and (edges[place] == few).all())
 
 
 def encode_cells(cells: NDArray[np.uint16], bins_of_cell: NDArray[np.uint8]) -> NDArray[np.uint8]:

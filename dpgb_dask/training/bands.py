@@ -210,7 +210,7 @@ def sums_of(
     sizes = [one.n_leaves for one in seen]
     starts = np.cumsum([0, *sizes[:-1]])
     # one release: all cells have the same noise
-    every = rng.normal(0, seen[0].grad_sd, (sum(sizes), DRAWS))
+    every = seen[0].grad_sd * rng.standard_normal((sum(sizes), DRAWS))
     sums = [every[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     for j, (one, table) in enumerate(zip(seen, tables, strict=True)):
         add_errors(

@@ -80,8 +80,8 @@ def test_noise_of_the_released_total_is_in_every_leaf_by_its_share(monkeypatch):
     monkeypatch.setattr(bands, "DRAWS", 4000)
     weight = np.array([500.0, 300.0, 200.0])
     full = Seen(
-        leaf=np.arange(3, dtype=np.uint8), weight=weight, grad_sd=10.0, sampling=0.0, keep=0.5, curvature=1.0,
-        scales=np.array([0.4]), shift=np.zeros(3),
+        leaf=np.arange(3, dtype=np.uint8), weight=weight, grad_sd=10.0, sampling=0.0, keep=0.5, n_leaves=3,
+        curvature=1.0, scales=np.array([0.4]), shift=np.zeros(3),
     )  # fmt: skip
     seen = [full, replace(full, omitted=2)]
     (_, sums), total = bands.sums_of(

@@ -22,6 +22,7 @@ def seen(scales=(0.4,)):
         grad_sd=10.0,
         sampling=0.0,
         keep=0.5,
+        n_leaves=3,
         curvature=1.0,
         scales=np.array(scales),
         shift=np.array([30.0, -20.0, -45.0]),

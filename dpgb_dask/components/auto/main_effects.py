@@ -62,8 +62,9 @@ def random_partition(
     """
     if cuts is None or n_bins <= k:
         return np.arange(n_bins, dtype=np.uint8)
-    chosen = np.sort(rng.choice(cuts, k - 1, replace=False)) + 1
-    return np.searchsorted(chosen, np.arange(n_bins), side="right").astype(np.uint8)
+    begins = np.zeros(n_bins, np.uint8)
+    begins[rng.choice(cuts, k - 1, replace=False) + 1] = 1
+    return np.cumsum(begins, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

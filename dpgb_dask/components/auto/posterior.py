@@ -24,7 +24,7 @@ from dpgb_dask.components.auto.stepping import NO_STEP, Step, averaged, inner
 from dpgb_dask.contracts.model import SCORE_ONE, Model
 from dpgb_dask.contracts.plan import Answer, Facts, Needs, Shape, State
 from dpgb_dask.contracts.queries import PRICE_ONE, PairCells, Query, ResidualQuery
-from dpgb_dask.frozen import replaced
+from dpgb_dask.frozen import pieces, replaced
 from dpgb_dask.losses import (
     CLASS_CLIP,
     GRAD_ONE,
@@ -468,7 +468,7 @@ def _moved(
     rate = step.damping(whole, weight, unexplained, n_tables=len(sizes), most=most)
     new = on_grid(old + rate * whole)
     if ordered is not None:
-        tables = np.split(new, np.cumsum(sizes)[:-1])
+        tables = pieces(new, sizes)
         new = np.concatenate(
             [
                 np.stack([on_grid(ordered(j, f)) for f in table.T], axis=1)
@@ -489,7 +489,7 @@ def tables_of(memory: PosteriorMemory) -> tuple[NDArray[np.int32], ...]:
     """Return the values of all tables in score steps, (n_bins, n_scores) each."""
     sizes = [len(row[0].mass) for row in memory.blocks]
     values = steps(joined([[block.f for block in row] for row in memory.blocks]))
-    return tuple(np.split(values, np.cumsum(sizes)[:-1]))
+    return pieces(values, sizes)
 
 
 def _precisions(blocks: Sequence[tuple[TablePosterior, ...]]) -> list[list[NDArray[np.float64]]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
 from dpgb_dask.contracts.queries import MainSumsQuery, ReferenceSumsQuery
+from dpgb_dask.frozen import pieces
 
 
 def with_reference(query: MainSumsQuery, masses: Sequence[NDArray[np.float64]]) -> MainSumsQuery:
@@ -68,14 +69,13 @@ def sums_of_leaves(query: MainSumsQuery, answer: Sums) -> TableSums:
 
 def sums_of_tables(answer: Sums, sizes: Sequence[int]) -> TableSums:
     """Return the sums of tables of which every leaf was released; each table's total is an estimate."""
-    ends = np.cumsum(sizes)[:-1]
-    grad, hess = (tuple(np.split(part, ends)) for part in (answer.grad, answer.hess))
+    grad, hess = (pieces(part, sizes) for part in (answer.grad, answer.hess))
     return TableSums(
         grad=grad,
         hess=hess,
         omitted=(-1,) * len(sizes),
-        grad_totals=np.array([part.sum(0) for part in grad]),
-        hess_totals=np.array([part.sum(0) for part in hess]),
+        grad_totals=np.array([np.add.reduce(part) for part in grad]),
+        hess_totals=np.array([np.add.reduce(part) for part in hess]),
         n_summed=np.array(sizes),
     )
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.frozen import replaced
-from dpgb_dask.kernels import nested, posterior
+from dpgb_dask.kernels import nested, posterior, readable
 
 JITTER = 1e-8
 
@@ -65,6 +65,7 @@ class Seen:
         As in `Observation`.
     keep : float
         Share of the earlier information that stays.
+    n_leaves : int
     curvature : float
         Σh over all rows, as released in all rounds so far, over that of ``weight``.
     scales : (n_scales,) float64 or None
@@ -82,6 +83,7 @@ class Seen:
     grad_sd: float
     sampling: float
     keep: float
+    n_leaves: int
     curvature: float
     scales: NDArray[np.float64] | None
     shift: NDArray[np.float64]
@@ -93,15 +95,10 @@ class Seen:
         """Number of coordinates of v that the rounds so far tell of."""
         return len(self.shift)
 
-    @property
-    def n_leaves(self) -> int:
-        """Number of leaves."""
-        return int(self.leaf.max()) + 1
-
 
 UNSEEN = Seen(
-    leaf=np.empty(0, np.uint8), weight=np.empty(0), grad_sd=0.0, sampling=0.0, keep=0.0, curvature=0.0, scales=None,
-    shift=np.empty(0),
+    leaf=np.empty(0, np.uint8), weight=np.empty(0), grad_sd=0.0, sampling=0.0, keep=0.0, n_leaves=0,
+    curvature=0.0, scales=None, shift=np.empty(0),
 )  # fmt: skip
 
 
@@ -203,9 +200,9 @@ def new_block(
     n, n_coordinates = root.shape
     reach = np.full(n, n) if reach is None else reach
     return TablePosterior(
-        mass=mass,
-        root=root,
-        reach=reach,
+        mass=readable("mass", mass, np.float64, 1),
+        root=readable("root", root, np.float64, 2),
+        reach=readable("reach", reach, np.int64, 1),
         precision=np.zeros((n_coordinates, n_coordinates)),
         shift=np.zeros(int(reach[0])),
         f=np.zeros(n),
@@ -302,7 +299,8 @@ def observe(
         grad_sd=observed.grad_sd,
         sampling=observed.sampling,
         keep=keep,
-        curvature=hess_total / float(weight.sum()),
+        n_leaves=len(grad),
+        curvature=hess_total / float(np.add.reduce(weight)),
         scales=scales,
         shift=shift,
         log_odds=log_odds,

@@ -31,12 +31,13 @@ def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]
         code = np.arange(n)
         here = splits.feature == j
         plain, masked = here & (splits.mask_of < 0), here & (splits.mask_of >= 0)
-        sides = [code > cut for cut in np.unique(splits.threshold[plain]) if cut < n - 1]
-        sides += [splits.masks[row][:n] == 1 for row in np.unique(splits.mask_of[masked])]
-        if not sides:
-            out.append(np.zeros(n, np.uint8))
+        interval = np.searchsorted(np.unique(splits.threshold[plain]), code).astype(np.uint8)
+        masks = [splits.masks[row][:n] for row in np.unique(splits.mask_of[masked])]
+        if not masks:
+            out.append(interval)
             continue
-        _, first, group = np.unique(np.array(sides), axis=1, return_index=True, return_inverse=True)
+        sides = np.array([interval, *masks])
+        _, first, group = np.unique(sides, axis=1, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.uint8)
         rank[np.argsort(first)] = np.arange(len(first))
         out.append(rank[group.reshape(-1)])
