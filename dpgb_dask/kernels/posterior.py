@@ -98,6 +98,8 @@ def _inform(
         for k in range(0, len(rooted), PANEL):
             a0, a1 = certain[k] * rooted[k, i], certain[k + 1] * rooted[k + 1, i]
             a2, a3 = certain[k + 2] * rooted[k + 2, i], certain[k + 3] * rooted[k + 3, i]
+            if a0 == a1 == a2 == a3 == 0:  # of cells and a triangular root, half are
+                continue
             for j in range(i + 1):
                 first = a0 * rooted[k, j] + a1 * rooted[k + 1, j]
                 second = a2 * rooted[k + 2, j] + a3 * rooted[k + 3, j]
@@ -354,6 +356,8 @@ def _tell(
         for c in range(n_draws):
             row[c] *= keep
         for k in range(n_leaves):
+            if rooted[k, j] == 0:
+                continue
             for c in range(n_draws):
                 row[c] += rooted[k, j] * told[k, c]
 

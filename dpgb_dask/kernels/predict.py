@@ -108,7 +108,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     sizes: list[int] = []
     parts: list[NDArray[np.int32]] = []
     for j, table in enumerate(tables):
-        if table is None or not table.any():
+        if table is None or not np.count_nonzero(table):
             continue
         if table.ndim != 2 or table.dtype != np.int32:
             raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
