@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -127,6 +128,9 @@ def test_foreign_names_command_no_terminal():
         assert not set(FOREIGN) & set("\x1b\u202e\u200e") & set(text)
     for text in map(repr, (terms, rows, *ledger.accounts())):
         assert "a�[31m�b�c�d" in text
+    for one in shown:
+        if one is not fitted:  # scikit-learn's own page
+            assert re.search('class="[^"]*tex2jax_ignore mathjax_ignore"', one._repr_html_())
 
 
 def test_a_term_shows_as_a_table():
@@ -137,7 +141,9 @@ def test_a_term_shows_as_a_table():
     )
     X = pd.DataFrame({"x": np.arange(600.0) % 5, "job": 300 * ["<b>", "b"]})
     term = fitted.fit(X, X["x"] > 2).explain_global().term("job")
-    assert repr(term) == f"Term('job', main, 4 positions; mean |score| {term.importance:.4g})"
+    size = f"mean |score| {term.importance:.4g}, in score of class 1"
+    assert repr(term) == f"Term('job', main, 4 positions; {size})"
+    assert f"{size}, private=False" in replace(term, private=False)._repr_html_()
     rows = re.findall("<tr>(.*?)</tr>", term._repr_html_())
     cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
     assert cells[0] == ["job", "share of rows", "score", "90 % band, from", "to"]

@@ -14,6 +14,7 @@ from dpgb_dask.plots.style import (
     GREY,
     TITLE,
     dress,
+    in_legend,
     in_power,
     is_dark,
     limits,
@@ -25,7 +26,7 @@ from dpgb_dask.plots.style import (
     thinned,
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
-from dpgb_dask.released.explain.overall import marked
+from dpgb_dask.released.explain.terms import marked
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
@@ -141,7 +142,7 @@ def _shown_classes(
     mains = [term.scores for term in shown if term.kind == "main" and term.scores is not None]
     size = sum((np.abs(s).mean(0) for s in mains), np.zeros(len(explanation.classes)))
     order = np.sort(np.argsort(-np.asarray(size), kind="stable")[:CLASSES])
-    return [(int(k), plain(explanation.classes[k])) for k in order]
+    return [(int(k), in_legend(plain(explanation.classes[k]))) for k in order]
 
 
 def _importances(axes: Any, explanation: GlobalExplanation) -> None:
