@@ -31,6 +31,7 @@ from dpgb_dask.released.explain.terms import marked
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
 CATEGORIES = 14  # most categories that one panel names
+PARTS = 4  # most parts into which ticks divide a linear axis, whose labels must not meet
 TICKS = 6  # most ticks of an axis of a heat map
 CLASSES = 6  # most classes that one panel tells apart: one colour each
 CROWDED = 0.1  # a numeric axis is drawn on a symmetric log scale if 90 % of rows lie in less than this part of it
@@ -249,7 +250,8 @@ def _scale(axes: Any, axis: Axis, edges: NDArray[np.float64]) -> None:
         # a power of ten: a smaller one would be named beside 0
         axes.set_xscale("symlog", linthresh=10.0 ** math.ceil(math.log10(least)))
     else:
-        axes.locator_params(axis="x", nbins=5)
+        wide = np.abs(edges).max() >= 1e4  # five digits
+        axes.locator_params(axis="x", nbins=PARTS - wide)
 
 
 def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | None) -> None:
@@ -278,6 +280,7 @@ def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]
     axes.set_yticks(places, [plain(axis.labels[row]) for row in rows])
     axes.set_ylim(-0.7, max(places) + 0.7)
     axes.set_xlim(*limits(seen))
+    axes.locator_params(axis="x", nbins=PARTS)
     axes.set_xlabel(in_power(plain(unit, 30), power), fontsize="small")
     left_out = f"\n({len(kept)} of {n} by share of rows)" if len(kept) < n else ""
     dress(axes, f"{plain(term.name, TITLE)}{left_out}")

@@ -243,14 +243,14 @@ def _sentence(edit: Edit, scale: float) -> str:
         return f"monotone: the score never {never} where {edit['feature']} grows"
     name = name_of(edit["term"])
     if edit["kind"] == "remove":
-        return f"remove: {name} adds nothing"
+        return f"remove: {name} adds nothing to the score"
     bounds = [
         f"at {word} {edit[key] * scale / SCORE_ONE:g}"
         for key, word in (("low", "least"), ("high", "most"))
         if edit[key] is not None
     ]
     where = "" if edit["where"] is None else f", where its value is in {edit['where']}"
-    return f"clamp: {name} adds {' and '.join(bounds)}{where}"
+    return f"clamp: {name} adds {' and '.join(bounds)} to the score{where}"
 
 
 def _applied(

@@ -227,6 +227,27 @@ def test_thinned_marks_are_never_nearer_than_others(most):
         assert n <= most or steps.min() == steps[0]
 
 
+@pytest.mark.slow
+def test_labels_of_scores_and_of_large_numbers_do_not_meet():
+    """Those of an axis to 100,000 were printed one over the other; those of scores of a few hundredths met."""
+    gain = term(replace(numeric("gain"), edges=np.linspace(0, 1e5, 7)))
+    small = np.linspace(-0.03, 0.03, 5)
+    short = replace(nominal(), labels=("a", "b", "c", "other", "missing"))
+    job = replace(term(short), scores=small, lower=small - 0.06, upper=small + 0.06)
+    pair = term(numeric("a"), numeric("b"))  # its colour bar makes the panels above it narrow
+    for terms, name in (
+        ((gain, term(nominal()), *3 * [pair]), "gain"),
+        ((term(numeric()), job), "job"),
+    ):
+        figure = plot_model(explanation(*terms))
+        figure.draw_without_rendering()
+        axes = panel(figure, name)
+        low, high = axes.get_xlim()
+        marks = [mark for mark in axes.get_xticklabels() if low <= mark.get_position()[0] <= high]
+        boxes = [mark.get_window_extent() for mark in marks]
+        assert all(right.x0 > left.x1 + 4 for left, right in itertools.pairwise(boxes)), name
+
+
 def test_a_symmetric_axis_names_no_mark_beside_0():
     """A linear part that ended at .5 had marks at 0 and .1, one over the other."""
     edges = np.array([0.0, 0.5, 1000.0, 1500.0, 2000.0, 3000.0, 4400.0])

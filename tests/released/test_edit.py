@@ -251,7 +251,7 @@ def test_edits_are_repeated_bit_for_bit(model, tmp_path):
     assert report.edits[-1] == UNCHANGED
     for text in (
         "monotone: the score never grows",
-        "clamp: hours adds at least -0.5",
+        "clamp: hours adds at least -0.5 and at most 0.75 to the score, where its value is in",
         "remove: job",
     ):
         assert text in str(report)
