@@ -165,7 +165,7 @@ def _importances(axes: Any, explanation: GlobalExplanation) -> None:
     axes.set_yticks(range(len(ranked)), [plain_term(term.features, term.name) for term in ranked])
     unit = in_power(plain(explanation.unit, 30), power)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"mean |contribution|, {unit}", fontsize="small")
+    axes.set_xlabel(f"mean |score|, {unit}", fontsize="small")
     n_more = len(explanation.terms) - len(ranked)
     dress(axes, "importance" + (f" ({n_more} smaller terms left out)" if n_more else ""))
 

@@ -383,7 +383,7 @@ def test_the_largest_bounds_give_axes_in_a_power_of_ten(low):
     _, steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
     np.testing.assert_allclose(steps.get_data().edges, edges / 1e307)
     np.testing.assert_allclose(steps.get_data().values, shown[0].scores[:6] / 1e307)
-    assert figure.axes[0].get_xlabel() == "mean |contribution|, log-odds, in 1e+307"
+    assert figure.axes[0].get_xlabel() == "mean |score|, log-odds, in 1e+307"
     assert panel(figure, "job").get_xlabel() == "log-odds, in 1e+307"
     assert panel(figure, "c").get_xlabel() == ""
 

@@ -119,7 +119,7 @@ def importances(data: dict[str, Any], title: str) -> Any:
         ranked,
         title=title,
         start_zero=True,
-        xtitle="mean |contribution|, weighted by the released shares of bins",
+        xtitle="mean |score|, weighted by the released shares of bins",
     )
 
 
