@@ -15,6 +15,8 @@ MOST = 2000
 NAME = 40  # most characters of one name, label or cell
 WORDS = 80  # … and of a cell of words
 ROWS = 20  # most rows of a table
+# classes of HTML in which a notebook takes no "$" of a name for the beginning of a formula, as pandas marks its tables
+NO_MATH = "tex2jax_ignore mathjax_ignore"
 
 # what ends a line, commands a terminal, turns the direction of what follows, or cannot be written as UTF-8
 _UNSEEN = re.compile(
@@ -83,7 +85,12 @@ def _fitting(rows: Iterable[Sequence[object]], spent: int, widest: int = NAME) -
 
 
 def html_table(
-    title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = (), *, widest: int = NAME
+    title: str,
+    rows: Sequence[Sequence[object]],
+    head: Sequence[str] = (),
+    *,
+    widest: int = NAME,
+    notes: Sequence[str] = (),
 ) -> str:
     """Return a small HTML table; everything is escaped.
 
@@ -95,20 +102,23 @@ def html_table(
     head : sequence of str, optional
     widest : int
         Most characters of a cell.
+    notes : sequence of str
+        Paragraphs below the table, short ones.
     """
     title = brief(title, 3 * NAME)
-    shown = _fitting(rows, len(title) + sum(map(len, head)) + NAME, widest)
+    shown = _fitting(rows, sum(map(len, (title, *head, *notes))) + NAME, widest)
     more = len(rows) - len(shown)
     left = ' style="text-align: left"'
     body = "".join(
         f"<tr>{''.join(f'<td{left}>{html.escape(cell)}</td>' for cell in row)}</tr>"
         for row in shown
     )
-    top = "".join(f"<th{left}>{html.escape(cell)}</th>" for cell in head)
+    top = "".join(f'<th scope="col"{left}>{html.escape(cell)}</th>' for cell in head)
+    below = [*([f"… and {more} more"] if more else []), *notes]
     return (
-        f"<div><p><strong>{html.escape(title)}</strong></p><table>"
+        f'<div class="{NO_MATH}"><p><strong>{html.escape(title)}</strong></p><table>'
         f"{top and f'<thead><tr>{top}</tr></thead>'}<tbody>{body}</tbody></table>"
-        f"{f'<p>… and {more} more</p>' if more else ''}</div>"
+        f"{''.join(f'<p>{html.escape(note)}</p>' for note in below)}</div>"
     )
 
 

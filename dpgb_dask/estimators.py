@@ -27,6 +27,7 @@ from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
+from dpgb_dask.display import NO_MATH
 from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
@@ -144,8 +145,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in shown and (said := self._remark()):
-            shown["text/html"] += f"<p>{html.escape(said)}</p>"
+        if "text/html" in shown:
+            said = html.escape(self._remark())
+            page = f"{shown['text/html']}{said and f'<p>{said}</p>'}"
+            shown["text/html"] = f'<div class="{NO_MATH}">{page}</div>'
         return shown
 
     def _remark(self) -> str:

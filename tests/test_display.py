@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -78,6 +79,17 @@ def test_what_a_person_asked_for_is_stated_in_all_its_digits(tmp_path):
         assert str(delta) in text
 
 
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.256, "25.6 % of what is left"), (1.0, "100.0 % of what is left"),
+     (1.0001, "more than is left"), (3e14, "more than is left"), (float("inf"), "more than is left")],
+)  # fmt: skip
+def test_a_price_beyond_what_is_left_is_no_share_of_it(share, told):
+    cost = PrivacyCost(1.0, 1e-6, 0.2, 1.1, "people", share)
+    assert str(cost).endswith(f": {told} in account 'people'")
+    assert f">{told}</td>" in cost._repr_html_()
+
+
 def test_numbers_are_told_apart_in_as_few_digits_as_do():
     assert apart([0, 1 / 3, 1]) == ["0", "0.333333", "1"]
     assert apart([1e9, 1e9 + 50.25, 1e9 + 100, 1e9]) == [
@@ -127,6 +139,11 @@ def test_foreign_names_command_no_terminal():
         assert not set(FOREIGN) & set("\x1b\u202e\u200e") & set(text)
     for text in map(repr, (terms, rows, *ledger.accounts())):
         assert "a�[31m�b�c�d" in text
+    pages = [one._repr_html_() for one in shown if one is not fitted]
+    for page in (*pages, fitted._repr_mimebundle_()["text/html"]):
+        assert re.match(
+            '(<style>[^<]*</style>)?<div class="[^"]*tex2jax_ignore mathjax_ignore">', page
+        )
 
 
 def test_a_term_shows_as_a_table():
@@ -137,7 +154,9 @@ def test_a_term_shows_as_a_table():
     )
     X = pd.DataFrame({"x": np.arange(600.0) % 5, "job": 300 * ["<b>", "b"]})
     term = fitted.fit(X, X["x"] > 2).explain_global().term("job")
-    assert repr(term) == f"Term('job', main, 4 positions; mean |score| {term.importance:.4g})"
+    size = f"mean |score| {term.importance:.4g}, in score of class 1"
+    assert repr(term) == f"Term('job', main, 4 positions; {size})"
+    assert f"{size}, private=False" in replace(term, private=False)._repr_html_()
     rows = re.findall("<tr>(.*?)</tr>", term._repr_html_())
     cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
     assert cells[0] == ["job", "share of rows", "score", "90 % band, from", "to"]

@@ -14,6 +14,7 @@ from dpgb_dask.plots.style import (
     GREY,
     TITLE,
     dress,
+    in_legend,
     in_power,
     is_dark,
     limits,
@@ -25,11 +26,12 @@ from dpgb_dask.plots.style import (
     thinned,
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
-from dpgb_dask.released.explain.overall import marked
+from dpgb_dask.released.explain.terms import marked
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
 CATEGORIES = 14  # most categories that one panel names
+PARTS = 4  # most parts into which ticks divide a linear axis, whose labels must not meet
 TICKS = 6  # most ticks of an axis of a heat map
 CLASSES = 6  # most classes that one panel tells apart: one colour each
 CROWDED = 0.1  # a numeric axis is drawn on a symmetric log scale if 90 % of rows lie in less than this part of it
@@ -141,7 +143,7 @@ def _shown_classes(
     mains = [term.scores for term in shown if term.kind == "main" and term.scores is not None]
     size = sum((np.abs(s).mean(0) for s in mains), np.zeros(len(explanation.classes)))
     order = np.sort(np.argsort(-np.asarray(size), kind="stable")[:CLASSES])
-    return [(int(k), plain(explanation.classes[k])) for k in order]
+    return [(int(k), in_legend(plain(explanation.classes[k]))) for k in order]
 
 
 def _importances(axes: Any, explanation: GlobalExplanation) -> None:
@@ -163,7 +165,7 @@ def _importances(axes: Any, explanation: GlobalExplanation) -> None:
     axes.set_yticks(range(len(ranked)), [plain_term(term.features, term.name) for term in ranked])
     unit = in_power(plain(explanation.unit, 30), power)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"mean |contribution|, {unit}", fontsize="small")
+    axes.set_xlabel(f"mean |score|, {unit}", fontsize="small")
     n_more = len(explanation.terms) - len(ranked)
     dress(axes, "importance" + (f" ({n_more} smaller terms left out)" if n_more else ""))
 
@@ -248,7 +250,8 @@ def _scale(axes: Any, axis: Axis, edges: NDArray[np.float64]) -> None:
         # a power of ten: a smaller one would be named beside 0
         axes.set_xscale("symlog", linthresh=10.0 ** math.ceil(math.log10(least)))
     else:
-        axes.locator_params(axis="x", nbins=5)
+        wide = np.abs(edges).max() >= 1e4  # five digits
+        axes.locator_params(axis="x", nbins=PARTS - wide)
 
 
 def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]] | None) -> None:
@@ -277,6 +280,7 @@ def _categorical(axes: Any, term: Term, unit: str, classes: list[tuple[int, str]
     axes.set_yticks(places, [plain(axis.labels[row]) for row in rows])
     axes.set_ylim(-0.7, max(places) + 0.7)
     axes.set_xlim(*limits(seen))
+    axes.locator_params(axis="x", nbins=PARTS)
     axes.set_xlabel(in_power(plain(unit, 30), power), fontsize="small")
     left_out = f"\n({len(kept)} of {n} by share of rows)" if len(kept) < n else ""
     dress(axes, f"{plain(term.name, TITLE)}{left_out}")

@@ -7,8 +7,8 @@ import numpy as np
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.plots.style import GREY, dress, in_power, new_figure, plain, power_of, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
-from dpgb_dask.released.explain.overall import marked, unit_of
-from dpgb_dask.released.explain.terms import value_within
+from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.explain.terms import marked, value_within
 from dpgb_dask.scalars import whole_number
 
 MOST = 12  # most terms that are drawn on their own
@@ -107,7 +107,7 @@ def plot_row(
         axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [*labels, "score"])
     axes.invert_yaxis()
-    unit = plain(unit_of(explanation.model, explanation.schema), 40)
+    unit = plain(unit_of(explanation.model, explanation.schema, column), 40)
     axes.set_xlabel(in_power(unit, power), fontsize="small")
     dress(axes)
     axes.set_title(marked(plain(title, 80), explanation.private), fontsize="medium")

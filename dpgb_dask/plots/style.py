@@ -99,6 +99,11 @@ def plain(text: object, most: int = LABEL) -> str:
     return seen(whole).replace("$", r"\$")
 
 
+def in_legend(label: str) -> str:
+    """Return a label for a legend: matplotlib leaves out what is empty or begins with "_"."""
+    return f" {label}" if label[:1] in ("", "_") else label
+
+
 def plain_term(features: Sequence[str], name: str, most: int = LABEL) -> str:
     """Return the label of a term; each feature of a pair is shortened by itself."""
     if len(features) < 2 or len(name) <= most:

@@ -9,6 +9,7 @@ Post-processing of released values (docs/privacy.md P4): ε and δ of the fit st
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -122,7 +123,11 @@ class Editor:
         PlanError
             If there is no such term, or the bounds are none.
         """
-        steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
+        least, most = (None if bound is None else self._steps(bound) for bound in (low, high))
+        lowest = None if least is None else math.ceil(least)
+        highest = None if most is None else math.floor(most)
+        if least is not None and most is not None and least <= most < math.ceil(least):
+            lowest = highest = round(least)  # no whole step lies within the bounds
         several = isinstance(where, Iterable) and not isinstance(where, str)
         listed = where if where is None or several else [where]  # one category
         part = None if listed is None else list(map(python_scalar, listed))
@@ -130,8 +135,8 @@ class Editor:
             {
                 "kind": "clamp",
                 "term": list(self._features(term)),
-                "low": steps[0],
-                "high": steps[1],
+                "low": lowest,
+                "high": highest,
                 "where": part,
             }
         )
@@ -183,14 +188,14 @@ class Editor:
             )
         return found[0] if found else tuple(term.split(AND) if isinstance(term, str) else term)
 
-    def _steps(self, bound: Any) -> int:
+    def _steps(self, bound: Any) -> float:
         number = finite_float(bound)
         if number is None or abs(number / self.scale) * SCORE_ONE > LARGEST:
             raise PlanError(
                 f"A bound of clamp is {short(bound)}: give a number within"
                 f" ±{LARGEST / SCORE_ONE * self.scale:g}, or None for no bound."
             )
-        return round(number / self.scale * SCORE_ONE)
+        return number / self.scale * SCORE_ONE
 
 
 def replayed(
@@ -243,14 +248,14 @@ def _sentence(edit: Edit, scale: float) -> str:
         return f"monotone: the score never {never} where {edit['feature']} grows"
     name = name_of(edit["term"])
     if edit["kind"] == "remove":
-        return f"remove: {name} adds nothing"
+        return f"remove: {name} adds nothing to the score"
     bounds = [
         f"at {word} {edit[key] * scale / SCORE_ONE:g}"
         for key, word in (("low", "least"), ("high", "most"))
         if edit[key] is not None
     ]
     where = "" if edit["where"] is None else f", where its value is in {edit['where']}"
-    return f"clamp: {name} adds {' and '.join(bounds)}{where}"
+    return f"clamp: {name} adds {' and '.join(bounds)} to the score{where}"
 
 
 def _applied(

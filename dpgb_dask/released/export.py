@@ -203,7 +203,7 @@ def load(path: str | Path) -> ModelFile:
     """
     raw = _read(path)
     try:
-        data = json.loads(raw.decode("utf-8"), object_pairs_hook=json_object)
+        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=json_object)
     except RecursionError:
         raise StructureError(
             f"Model file {str(path)!r} is malformed: it is nested too deeply."

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpgb_dask.display import seen
+from dpgb_dask.display import NO_MATH, seen
 
 WIDTH = 100
 _LABEL = 12  # least width of the first column of facts
@@ -157,7 +157,7 @@ body { font-family: system-ui, "Liberation Sans", Arial, sans-serif; margin: 2em
 def as_html(sections: Sequence[Section]) -> str:
     """Return a part of a notebook, which shows the first sections, and the others when their heading is clicked."""
     body = "".join(_section(section, folded=not section.first) for section in sections)
-    return f'<style>{_STYLE}</style><div class="dpgb-report">{body}</div>'
+    return f'<style>{_STYLE}</style><div class="dpgb-report {NO_MATH}">{body}</div>'
 
 
 def as_page(title: str, sections: Sequence[Section]) -> str:
@@ -190,7 +190,9 @@ def _part(part: FactRows | Table | Points | Words) -> str:
         )
         return f"<table><tbody>{''.join(rows)}</tbody></table>"
     kinds = ["", ' class="word"', ' class="number"', ' class="number"']
-    head = "".join(f"<th{n}>{_escape(c)}</th>" for n, c in zip(kinds, part.head, strict=True))
+    head = "".join(
+        f'<th scope="col"{n}>{_escape(c)}</th>' for n, c in zip(kinds, part.head, strict=True)
+    )
     rows = (
         "<tr>"
         + "".join(f"<td{n}>{_escape(c)}</td>" for n, c in zip(kinds, row, strict=True))

@@ -28,7 +28,10 @@ IN_GENERAL = (
     "What holds for people in general is not hidden: the model is made to tell it, and it may be applied to a person"
     " whether or not their data were used."
 )
-SPREAD = "± one standard deviation of the noise, which can take a share below 0."
+SPREAD = (
+    "± one standard deviation of the noise, which can take a share below 0. Explanations show other numbers: there none"
+    " is below 0, and the bins of a feature, each with its noise, are divided by their sum."
+)
 MAPPINGS = "mappings"  # the public facts that are printed group by group
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {

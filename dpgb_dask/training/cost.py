@@ -105,7 +105,14 @@ class PrivacyCost:
         text += "pure)" if self.pure else f"by zCDP epsilon={self.epsilon_zcdp:.4g})"
         if self.share is None:
             return text
-        return f"{text}: {100 * self.share:.1f} % of what is left in account {self.account!r}"
+        return f"{text}: {self._share()} in account {self.account!r}"
+
+    def _share(self) -> str:
+        """Return the share of what is left, in words: beyond it a number tells nothing."""
+        assert self.share is not None
+        return (
+            "more than is left" if self.share > 1 else f"{100 * self.share:.1f} % of what is left"
+        )
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [
@@ -115,7 +122,5 @@ class PrivacyCost:
             ("epsilon by zCDP", f"{self.epsilon_zcdp:.4g}"),
         ]
         if self.share is not None:
-            rows.append(
-                (f"of what is left in {brief(self.account)!r}", f"{100 * self.share:.1f} %")
-            )
+            rows.append((f"account {brief(self.account)!r}", self._share()))
         return html_table("Price of a fit", rows)

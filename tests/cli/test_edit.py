@@ -97,7 +97,7 @@ def test_edit_takes_the_list_of_features_that_its_error_tells(tmp_path, capsys):
     assert run(*remove, "remainder") == 1
     listed = re.search(r'as a list: (\["remainder"\]) or \[\]', capsys.readouterr().err)[1]
     assert run(*remove, listed) == 0
-    assert "remove: remainder adds nothing" in capsys.readouterr().out
+    assert "remove: remainder adds nothing to the score" in capsys.readouterr().out
     clamp = ("edit", tmp_path / "m.json", "--out", tmp_path / "c.json", "--clamp")
     assert run(*clamp, f"{listed}=0:") == 0
     assert DPGBClassifier.load(tmp_path / "c.json").edits_[0]["term"] == ["remainder"]

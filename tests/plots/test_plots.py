@@ -152,20 +152,21 @@ def test_importances_are_bars_with_their_bands():
 
 
 def test_classes_are_told_apart_by_colour_and_a_pair_is_of_one_class():
-    classes = tuple(f"class {k}" for k in range(9))
+    # matplotlib leaves labels that are empty or begin with "_" out of a legend
+    classes = (*(f"class {k}" for k in range(7)), "", "_u")
     main, pair = term(numeric(), n_classes=9), term(numeric(), numeric("b"), n_classes=9)
     main.scores[:, 2] = 0.0  # the smallest: not among those that are drawn
     figure = plot_model(explanation(main, pair, classes=classes))
-    steps = [p for p in panel(figure, "age").patches if p.get_label().startswith("class")]
+    steps = [p for p in panel(figure, "age").patches if p.get_linewidth() == 1.6]
     assert len(steps) == len({p.get_edgecolor() for p in steps}) == CLASSES
     for patch in steps:
-        k = int(patch.get_label().split()[1])
+        k = classes.index(patch.get_label().strip())
         assert k != 2
         np.testing.assert_array_equal(patch.get_data().values, main.scores[:6, k])
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [p.get_label() for p in steps]
     k = int(np.argmax(np.abs(pair.scores).mean((0, 1))))
-    (mesh,) = panel(figure, f"age & b\nclass class {k}").collections
+    (mesh,) = panel(figure, f"age & b\nclass {classes[k]}").collections
     assert np.nanmax(np.ma.filled(mesh.get_array(), np.nan)) == pair.scores[..., k].max()
 
 
@@ -224,6 +225,27 @@ def test_thinned_marks_are_never_nearer_than_others(most):
         assert len(marks) <= most
         steps = np.diff(marks)
         assert n <= most or steps.min() == steps[0]
+
+
+@pytest.mark.slow
+def test_labels_of_scores_and_of_large_numbers_do_not_meet():
+    """Those of an axis to 100,000 were printed one over the other; those of scores of a few hundredths met."""
+    gain = term(replace(numeric("gain"), edges=np.linspace(0, 1e5, 7)))
+    small = np.linspace(-0.03, 0.03, 5)
+    short = replace(nominal(), labels=("a", "b", "c", "other", "missing"))
+    job = replace(term(short), scores=small, lower=small - 0.06, upper=small + 0.06)
+    pair = term(numeric("a"), numeric("b"))  # its colour bar makes the panels above it narrow
+    for terms, name in (
+        ((gain, term(nominal()), *3 * [pair]), "gain"),
+        ((term(numeric()), job), "job"),
+    ):
+        figure = plot_model(explanation(*terms))
+        figure.draw_without_rendering()
+        axes = panel(figure, name)
+        low, high = axes.get_xlim()
+        marks = [mark for mark in axes.get_xticklabels() if low <= mark.get_position()[0] <= high]
+        boxes = [mark.get_window_extent() for mark in marks]
+        assert all(right.x0 > left.x1 + 4 for left, right in itertools.pairwise(boxes)), name
 
 
 def test_a_symmetric_axis_names_no_mark_beside_0():
@@ -361,7 +383,7 @@ def test_the_largest_bounds_give_axes_in_a_power_of_ten(low):
     _, steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
     np.testing.assert_allclose(steps.get_data().edges, edges / 1e307)
     np.testing.assert_allclose(steps.get_data().values, shown[0].scores[:6] / 1e307)
-    assert figure.axes[0].get_xlabel() == "mean |contribution|, log-odds, in 1e+307"
+    assert figure.axes[0].get_xlabel() == "mean |score|, log-odds, in 1e+307"
     assert panel(figure, "job").get_xlabel() == "log-odds, in 1e+307"
     assert panel(figure, "c").get_xlabel() == ""
 

@@ -89,6 +89,21 @@ def test_monotone_orders_tables_pairs_and_trees(model):
     assert (np.diff(decide(rows)) <= 0).all()
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "steps"),
+    [(-0.1, 0.1, (-6553, 6553)), (-0.5, 0.5, (-32768, 32768)), (0.1, 0.1, (6554, 6554)), (0.100002, 0.1, None)],
+)  # fmt: skip
+@pytest.mark.parametrize("model", [DPGBClassifier], indirect=True)
+def test_a_clamp_is_of_whole_steps_within_its_bounds(model, low, high, steps):
+    """A bound of .1 was one of .100006."""
+    if steps is None:
+        with pytest.raises(PlanError, match="low must not exceed high"):
+            model.edit().clamp("job", low, high)
+    else:
+        (edit,) = model.edit().clamp("job", low, high).edits
+        assert (edit["low"], edit["high"]) == steps
+
+
 # in units of the score, and in those of the target
 @pytest.mark.parametrize("model", [DPGBClassifier, DPGBRegressor], indirect=True)
 def test_clamp_moves_only_what_lies_beyond(model):
@@ -251,7 +266,7 @@ def test_edits_are_repeated_bit_for_bit(model, tmp_path):
     assert report.edits[-1] == UNCHANGED
     for text in (
         "monotone: the score never grows",
-        "clamp: hours adds at least -0.5",
+        "clamp: hours adds at least -0.5 and at most 0.75 to the score, where its value is in",
         "remove: job",
     ):
         assert text in str(report)

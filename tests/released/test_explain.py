@@ -287,10 +287,10 @@ def test_numbers_of_several_classes_are_named_and_none_is_cut(
     sizes = zip(found.classes, found.intercept, strict=True)
     told = ", ".join(f"{label}: {size:.4g}" for label, size in sizes)
     assert f"  intercept {told}\n" in repr(found)
-    assert f"; intercept {told}</p>" in found._repr_html_()
+    assert f"<p>intercept {told}</p>" in found._repr_html_()
+    assert f">scores of {', '.join(found.classes)}</th>" in found.terms[0]._repr_html_()
     term = replace(found.terms[0], scores=np.full_like(found.terms[0].scores, -1234.5))
     page = term._repr_html_()
-    assert "scores of the classes, in the schema&#x27;s order" in page
     assert page.count(">-1.23e+03, -1.23e+03, -1.23e+03<") == len(term.scores)
 
 
@@ -412,6 +412,8 @@ def test_a_row_of_several_classes_shows_the_predicted_one(
         label = multiclass_schema.target.classes[best]
         assert f"score {scores[k, best]:.4g}, predicted {label} (" in line
         assert f"intercept {local.intercept[best]:.4g}," in line
+    assert ", in log-odds of the predicted class" in repr(local)
+    assert ", in log-odds of the predicted class<" in local._repr_html_()
 
 
 def test_rows_that_are_lazy_are_not_read_to_be_shown(model, shares, binary_schema, rows):
@@ -558,8 +560,10 @@ def test_parts_of_a_date_show_the_date():
         "parts": ["days", "month"],
     }
     schema = Schema({"on": on, "c": ["p", "q", "r"], "d": (0, 1)}, target_bounds=(0, 1))
-    rows = pd.DataFrame({"on": pd.to_datetime(["2020-10-07", None]), "c": "p", "d": 1})
-    first, second = str(explain_local(model, shares, schema, rows)).splitlines()[1:]
+    days = pd.to_datetime(["2020-10-07", None, "2020-10-07 07:45:01"], format="ISO8601")
+    rows = pd.DataFrame({"on": days, "c": "p", "d": 1})
+    first, second, third = str(explain_local(model, shares, schema, rows)).splitlines()[1:]
     for part in ("on.days", "on.month"):
         assert f"{part}=2020-10-07 " in first
         assert f"{part}=missing " in second
+        assert f"{part}=2020-10-07 07:45… " in third

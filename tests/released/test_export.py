@@ -362,8 +362,10 @@ def test_another_way_to_write_the_same_file_is_read(saved, file):
     """Digests are of the values, not of spaces and the order of keys."""
     data = json.loads(saved.read_text())
     turned = {name: data[name] for name in reversed(data)}
-    saved.write_text(json.dumps(turned, ensure_ascii=True, separators=(" ,", ":  ")))
-    assert load(saved).report == file.report
+    text = json.dumps(turned, ensure_ascii=True, separators=(" ,", ":  "), indent=1)
+    for whole in (text, text.replace("\n", "\r\n"), f"\ufeff{text}"):  # the mark of Windows
+        saved.write_bytes(whole.encode())
+        assert load(saved).report == file.report
 
 
 @pytest.mark.parametrize("where", [["features"], ["features", "b", "from"]])

@@ -238,11 +238,14 @@ def test_file_scores_text_as_the_library_does(model, binary_schema, rows, tmp_pa
     table.to_csv(tmp_path / "comma.csv", index=False, sep=";", decimal=",")
     comma = [sys.executable, "-I", "-S", str(tmp_path / "scorer.py"), "--proba", "--decimal", ","]
     text = (tmp_path / "comma.csv").read_text()
+    one = "--delimiter must be one character, tab or space"
     again = [(";", 0, ran.stdout, ""), (",", 2, "", "--decimal , needs another --delimiter")]
+    again += [(";;", 2, "", one), ('"', 2, "", one), ("", 2, "", one)]
+    again += [("tab", 0, ran.stdout, "")]
     for delimiter, code, out, said in again:
         found = subprocess.run(
             [*comma, "--delimiter", delimiter],
-            input=text,
+            input=text.replace(";", "\t") if delimiter == "tab" else text,
             capture_output=True,
             text=True,
             check=False,
@@ -258,7 +261,9 @@ def test_file_refuses_structure_in_one_line(module, tmp_path):
         return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     for text, said in (
-        ("x,z\n1,2\n", "lacks the features ['age', 'color']"),
+        ("x,z\n1,2\n", "lacks the features ['age', 'color']. Is it the --delimiter?"),
+        ("x;z;age;color\n", "lacks the features"),
+        ("", "no first line that names the columns"),
         ("x\n1,2\n", "line"),
         ("x,z,age,color,age\n1,2,30,red,60\n", "each by another name"),
     ):
@@ -268,6 +273,14 @@ def test_file_refuses_structure_in_one_line(module, tmp_path):
         assert ran.stderr.count("\n") == 1
     with pytest.raises(ValueError, match="lacks the features"):
         module["scores"]({"x": 1})
+
+
+def test_file_refuses_probabilities_of_a_number(model, regression_schema, monkeypatch, capsys):
+    document = {"schema": regression_schema.to_dict(), "model": model_to_dict(model)}
+    monkeypatch.setattr(scorer, "scorer", lambda: scorer.Scorer(document))
+    with pytest.raises(SystemExit):
+        scorer.main(["--proba"])
+    assert "--proba needs classes" in capsys.readouterr().err
 
 
 def test_file_writes_utf_8_whatever_the_system_encodes(content, model, binary_schema, tmp_path):

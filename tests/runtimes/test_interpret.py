@@ -1,13 +1,17 @@
 """`interpret.show` draws every explanation: the overview, and each term or row."""
 
+import html
 import json
 import socket
 from urllib.request import Request, urlopen
 
 import numpy as np
+import pandas as pd
 import pytest
 from plans import WITH_PAIRS
 from runtimes.cases import fit
+
+from dpgb_dask import Schema
 
 interpret = pytest.importorskip("interpret")
 provider = pytest.importorskip("interpret.provider")
@@ -73,7 +77,7 @@ def test_every_term_has_a_figure_of_its_scores(explained):
         assert type(figure).__name__ == "Figure"
         shown = len(term.bins[0].edges) - 1 if found.feature_types[key] == "continuous" else None
         assert holds(figure, term.scores[:shown])
-        assert name in figure.layout.title.text
+        assert name in html.unescape(figure.layout.title.text)
         if found.feature_types[key] == "continuous" and not found.classes:
             assert holds(figure, term.upper[:shown])  # the band
             missing = term.scores[term.bins[0].missing]
@@ -89,6 +93,20 @@ def test_every_row_has_a_figure_of_its_contributions(explained):
         assert type(figure).__name__ == "Figure"
         assert holds(figure, [np.asarray(part)[key] for part in parts])
         assert holds(figure, rows.intercept)
+
+
+def test_names_are_no_html_and_no_formula():
+    """Plotly draws tags, and between two "$" a formula."""
+    odd = "<b>a</b> $x$ &lt;"
+    schema = Schema({odd: (0, 1), "c": [odd, "d"]}, classes=["n", odd], target="y")
+    X = pd.DataFrame({odd: np.arange(600) / 600, "c": 300 * [odd, "d"]})
+    model = fit(schema, X, np.where(X[odd] > 0.5, odd, "n"), epsilon=9.0, recipe="additive")
+    terms = model.explain_global()
+    for figure in (*map(terms.visualize, (None, 0, 1)), model.explain_local(X[:1]).visualize(0)):
+        drawn = json.dumps(figure.to_plotly_json(), default=list)
+        assert "a&lt;/b&gt; &#36;x&#36; &amp;lt;" in drawn
+        assert "<b>" not in drawn
+        assert "$x" not in drawn
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["global", "local"])

@@ -1,10 +1,12 @@
 """The data of figures as `interpret` lays them out, and its own plotly figures of them."""
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from dpgb_dask.display import seen
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.released.explain.terms import Term
 from dpgb_dask.scalars import whole_number
@@ -100,21 +102,31 @@ def _plots() -> Any:
     return plot
 
 
+def _as_names(data: Any) -> Any:
+    """Return texts, in whatever holds them, of which plotly takes nothing for HTML or for a formula."""
+    if isinstance(data, str):
+        return escape(seen(data), quote=False).replace("$", "&#36;")
+    if isinstance(data, dict):
+        return {key: _as_names(part) for key, part in data.items()}
+    return type(data)(map(_as_names, data)) if isinstance(data, list | tuple) else data
+
+
 def importances(data: dict[str, Any], title: str) -> Any:
     """Return the figure of the importances of terms."""
-    plot = _plots()
+    plot, data = _plots(), _as_names(data)
     ranked = plot.sort_take(data, sort_fn=lambda size: -abs(size), top_n=15, reverse_results=True)
     return plot.plot_horizontal_bar(
         ranked,
         title=title,
         start_zero=True,
-        xtitle="mean |contribution|, weighted by the released shares of bins",
+        xtitle="mean |score|, weighted by the released shares of bins",
     )
 
 
 def of_term(data: dict[str, Any], name: str, kind: str, unit: str) -> Any:
     """Return the figure of a main effect or pair."""
     plot = _plots()
+    data, name, unit = _as_names([data, name, unit])
     if kind == "interaction":
         left, right = data["features"]
         return plot.plot_pairwise_heatmap(data, title=f"{name}, {unit}", xtitle=left, ytitle=right)
@@ -162,6 +174,7 @@ def row_data(
 def of_row(data: dict[str, Any], unit: str) -> Any:
     """Return the figure of one row: its strongest contributions."""
     plot = _plots()
+    data, unit = _as_names([data, unit])
     several = plot.is_multiclass_local_data_dict(data)
     best = data["perf"]["predicted"]
 

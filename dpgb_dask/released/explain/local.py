@@ -18,14 +18,15 @@ from dpgb_dask.lazy_decoding import total_whole
 from dpgb_dask.losses import LINKS
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose
-from dpgb_dask.released.explain.overall import marked, unit_of
-from dpgb_dask.released.explain.terms import REMAINDER, name_of, value_within
+from dpgb_dask.released.explain.overall import unit_of
+from dpgb_dask.released.explain.terms import REMAINDER, marked, name_of, value_within
 from dpgb_dask.released.outputs import values_of
 from dpgb_dask.released.predict import Codes, RowFunction, apply, as_read
 from dpgb_dask.zarr_arrays import lazily
 
 SHOWN_ROWS = 8  # rows that a repr lists …
 SHOWN_TERMS = 4  # … and their largest contributions; the others are added up
+VALUE = 17  # most characters of a row's value: a moment to the minute, "2015-01-31 07:45…"
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class LocalExplanation:
         n_rows = len(self.steps[0])
         first = f", the first {SHOWN_ROWS}" if n_rows > SHOWN_ROWS else ""
         unit = unit_of(self.model, self.schema)
+        unit += " of the predicted class" if len(self.steps) > 1 else ""
         title = f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit}"
         return marked(title, self.private)
 
@@ -282,7 +284,7 @@ def _said(name: str, value: Any) -> str:
     """Return a term with the row's value of its feature, in few characters."""
     if isinstance(value, str) and not value:
         return brief(name, 20)
-    return f"{brief(name, 16)}={value_within(value, 10)}"
+    return f"{brief(name, 16)}={value_within(value, VALUE)}"
 
 
 def explain_local(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,19 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import brief
+from dpgb_dask.display import brief, html_table
 from dpgb_dask.errors import listed
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
-from dpgb_dask.released.explain.terms import REMAINDER, Axis, Term, group_axis, main_axis, meant
-from dpgb_dask.released.statement import MARK
+from dpgb_dask.released.explain.terms import (
+    REMAINDER,
+    Axis,
+    Term,
+    group_axis,
+    main_axis,
+    marked,
+    meant,
+)
 
 SHOWN = 12  # terms that a repr lists
 WIDTH = 1.6448536269514722  # of a 90 % band, in standard deviations
@@ -197,8 +203,12 @@ class GlobalExplanation:
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """Name, kind and importance of the terms, the most important first."""
-        ranked = sorted(self.terms, key=lambda term: -term.importance)[:SHOWN]
-        return [(t.name, t.kind, _importance(t)) for t in ranked]
+        ranked = sorted(self.terms, key=lambda term: -term.importance)
+        return [(brief(t.name, 60), t.kind, _importance(t)) for t in ranked]
+
+    def _title(self) -> str:
+        target, unit = repr(brief(self.target)), marked(self.unit, self.private)
+        return f"GlobalExplanation of {target}: {len(self.terms)} terms, in {unit}"
 
     def _intercept(self) -> str:
         """Return the intercept; of several classes, that of each of the first."""
@@ -207,33 +217,43 @@ class GlobalExplanation:
         more = [f"… and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
         return ", ".join([*(named or told)[:SHOWN], *more])
 
+    def _sizes(self) -> str:
+        """Say what the number of a term is, and what stands in brackets beside it."""
+        said = "mean |score| of a term, by the shares of its bins"
+        banded = any(term.importance_lower is not None for term in self.terms)
+        return (
+            f"{said}; in brackets, the least and the largest of all curves within its band"
+            if banded
+            else said
+        )
+
     def __repr__(self) -> str:
-        title = f"GlobalExplanation of {self.target!r}: {len(self.terms)} terms, in {self.unit}"
-        lines = [marked(title, self.private)]
-        lines.append(f"  intercept {self._intercept()}")
-        lines += [f"  {size:>20}  {brief(name, 60)} ({kind})" for name, kind, size in self._rows()]
+        rows = self._rows()[:SHOWN]
+        width = max((len(size) for *_, size in rows), default=0)
+        lines = [self._title(), f"  intercept {self._intercept()}"]
+        lines += [f"  {size:>{width}}  {name} ({kind})" for name, kind, size in rows]
         if len(self.terms) > SHOWN:
             lines.append(f"  … and {len(self.terms) - SHOWN} less important ones")
-        return "\n".join([*lines, f"  bands: {self.bands}"])
+        lines += [f"  numbers: {self._sizes()}", f"  bands: {self.bands}"]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(brief(name, 60))}</td><td>{kind}</td><td>{size}</td></tr>"
-            for name, kind, size in self._rows()
+        notes = (
+            f"intercept {self._intercept()}",
+            f"numbers: {self._sizes()}",
+            f"bands: {self.bands}",
         )
-        more = max(len(self.terms) - SHOWN, 0)
-        rest = f"<p>… and {more} less important ones.</p>" if more else ""
-        return (
-            f"<p><b>Terms of {escape(repr(self.target))}</b>, in {escape(marked(self.unit, self.private))}; intercept"
-            f" {escape(self._intercept())}</p><table><tr><th>term</th><th>kind</th><th>mean |contribution|</th></tr>"
-            f"{rows}</table>{rest}<p>Bands: {escape(self.bands)}</p>"
-        )
+        head = ("term", "kind", "mean |score|")
+        return html_table(self._title(), self._rows(), head, widest=60, notes=notes)
 
 
 def _importance(term: Term) -> str:
     if term.importance_lower is None or term.importance_upper is None:
         return f"{term.importance:.4g}"
-    return f"{term.importance:.3g} [{term.importance_lower:.2g}, {term.importance_upper:.2g}]"
+    size, low, high = (
+        f"{value:.3g}" for value in (term.importance, term.importance_lower, term.importance_upper)
+    )
+    return f"{size} [{low}, {high}]"
 
 
 def explain_global(
@@ -273,6 +293,8 @@ def explain_global(
     bands = NoiseBands(why="not given") if bands is None else bands
     found = decompose(model, shares)
     unit = scale / SCORE_ONE
+    classes = schema.target.classes if model.n_scores > 1 else ()
+    told: dict[str, Any] = {"unit": unit_of(model, schema), "classes": classes, "private": private}
     terms = []
     for j, (bins, main) in enumerate(zip(model.bins, found.mains, strict=True)):
         axis, code = main_axis(schema, j, bins, shares)
@@ -288,6 +310,7 @@ def explain_global(
                 size,
                 None if low is None else low * unit,
                 None if high is None else high * unit,
+                **told,
             )
         )
     for pair, spread in zip(found.pairs, pair_noise(model, found, shares, bands), strict=True):
@@ -299,14 +322,14 @@ def explain_global(
         pair_sd = None if spread is None else np.moveaxis(spread, 0, -1) * unit
         features = (axes[0].feature, axes[1].feature)
         parts = _with_band(np.moveaxis(pair.table, 0, -1) * unit, pair_sd)
-        terms.append(Term("pair", features, axes, *parts, size))
+        terms.append(Term("pair", features, axes, *parts, size, **told))
     if found.remains:
         size = mean_remainder(model, found, shares) * unit
-        terms.append(Term(REMAINDER, (), (), None, None, None, size))
+        terms.append(Term(REMAINDER, (), (), None, None, None, size, **told))
     return GlobalExplanation(
         terms=tuple(terms),
         intercept=np.asarray(found.intercept * unit + offset, np.float64),
-        classes=schema.target.classes if model.n_scores > 1 else (),
+        classes=classes,
         target=schema.target.name,
         unit=unit_of(model, schema),
         bands=f"none: {bands.why}" if bands.why else COVERED,
@@ -314,16 +337,20 @@ def explain_global(
     )
 
 
-def marked(title: str, private: bool) -> str:
-    """Return a title that says of a model that is not private that it is none."""
-    return title if private else f"{title}, {MARK}"
+def unit_of(model: Model, schema: Schema, column: int | None = None) -> str:
+    """Return what the scores of a model are measured in; of two classes, or of one of several, also whose score it is.
 
-
-def unit_of(model: Model, schema: Schema) -> str:
-    """Return what the scores of a model are measured in, and of two classes, whose score it is."""
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    column : int or None
+        Score column of one of several classes; None for all of them.
+    """
     classes = schema.target.classes
     unit = UNITS.get(model.link, "score")
-    return f"{unit} of class {brief(classes[1], 20)}" if classes and model.n_scores == 1 else unit
+    whose = 1 if classes and model.n_scores == 1 else column if classes else None
+    return unit if whose is None else f"{unit} of class {brief(classes[whose], 20)}"
 
 
 def _with_band(

@@ -14,13 +14,19 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.model import SHARE_ONE, BinShares, FeatureBins
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.display import MOST, apart, brief, html_table, one_line
+from dpgb_dask.display import MOST, NAME, apart, brief, html_table, one_line
 from dpgb_dask.errors import PlanError, short
+from dpgb_dask.released.statement import MARK
 from dpgb_dask.values import is_missing
 
 MISSING, OTHER = "missing", "other"
 REMAINDER = "remainder"
 AND = " & "  # between the features of a pair
+
+
+def marked(title: str, private: bool) -> str:
+    """Return a title that says of a model that is not private that it is none."""
+    return title if private else f"{title}, {MARK}"
 
 
 def name_of(features: Sequence[str]) -> str:
@@ -143,6 +149,12 @@ class Term:
         estimated from draws of rows by these shares.
     importance_lower, importance_upper : float or None
         90 % band of ``importance``.
+    unit : str
+        What scores are measured in, and of two classes, whose they are.
+    classes : tuple
+        Class labels of the last axis of ``scores``; empty unless there is one.
+    private : bool
+        Whether the model is private; if not, whatever shows the term says so.
     """
 
     kind: str
@@ -154,6 +166,9 @@ class Term:
     importance: float
     importance_lower: float | None = None
     importance_upper: float | None = None
+    unit: str = "score"
+    classes: tuple[Any, ...] = ()
+    private: bool = True
 
     @property
     def name(self) -> str:
@@ -170,7 +185,8 @@ class Term:
     def __repr__(self) -> str:
         size = " by ".join(str(len(axis.labels)) for axis in self.bins)
         positions = f", {size} positions" if size else ""
-        return f"Term({brief(self.name)!r}, {self.kind}{positions}; mean |score| {self.importance:.4g})"
+        size = f"mean |score| {self.importance:.4g}, in {marked(self.unit, self.private)}"
+        return f"Term({brief(self.name)!r}, {self.kind}{positions}; {size})"
 
     def _repr_html_(self) -> str:
         if self.kind != "main" or self.scores is None:
@@ -178,7 +194,8 @@ class Term:
         (axis,) = self.bins
         parts = [part for part in (self.scores, self.lower, self.upper) if part is not None]
         # several classes: their numbers in one cell, which is not cut
-        score = "score" if self.scores.ndim == 1 else "scores of the classes, in the schema's order"
+        labels = brief(", ".join(brief(label, 20) for label in self.classes), 3 * NAME)
+        score = f"scores of {labels}" if self.classes else "score"
         head = [axis.feature, "share of rows" if axis.released else "share, all equal", score]
         head += ["90 % band, from", "to"] if len(parts) > 1 else []
         rows = [

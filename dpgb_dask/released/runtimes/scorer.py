@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -469,11 +469,8 @@ class Scorer:
 
     def _pairs(self, row: Row) -> Iterator[tuple[Any, Any]]:
         """Return the value of each feature in a row, and the feature."""
-        if lacking := [name for name in self.names if name not in row]:
-            more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
-            raise ValueError(
-                f"The row lacks the features {lacking[:10]}{more}. Give None for a missing value."
-            )
+        if lacking := _lacking(self.names, row):
+            raise ValueError(f"The row {lacking}. Give None for a missing value.")
         return zip((row[name] for name in self.names), self.features, strict=True)
 
     def encode(self, row: Row) -> list[float]:
@@ -574,6 +571,13 @@ class Scorer:
         return [self._prediction(scores), *probabilities]
 
 
+def _lacking(features: Sequence[str], known: Container[str]) -> str:
+    """Return which features are not known, in words; "" if all are."""
+    lacking = [name for name in features if name not in known]
+    more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
+    return f"lacks the features {lacking[:10]}{more}" if lacking else ""
+
+
 def _feature(name: str, feature: Mapping[str, Any], bins: Iterator[Mapping[str, Any]]) -> Any:
     """Return what reads a feature; takes the bins of its columns."""
     kind = feature["type"]
@@ -641,15 +645,18 @@ def predict(row: Row) -> Any:
 # ---- files of text
 
 
-def read_rows(lines: BinaryIO, delimiter: str, point: str = ".") -> Iterator[dict[str, str]]:
+def read_rows(
+    lines: BinaryIO, delimiter: str, point: str = ".", features: Sequence[str] = ()
+) -> Iterator[dict[str, str]]:
     """Read delimited text in UTF-8 whose first line names the columns; each further line that is not blank is a row.
 
-    ``point`` is what stands before the decimals of a number.
+    ``point`` is what stands before the decimals of a number, ``features`` are columns that have to be there.
 
     Raises
     ------
     ValueError
-        If a line cannot be read, or has another number of fields than the first; if two columns have one name.
+        If a line cannot be read, or has another number of fields than the first; if two columns have one name, or one
+        is not there.
     """
     names: list[str] | None = None
     for raw in lines:
@@ -666,6 +673,8 @@ def read_rows(lines: BinaryIO, delimiter: str, point: str = ".") -> Iterator[dic
             names = fields
             if len(set(names)) < len(names):
                 raise ValueError("The first line must name the columns, each by another name.")
+            if lacking := _lacking(features, names):
+                raise ValueError(f"The first line {lacking}. Is it the --delimiter?")
         elif len(fields) != len(names):
             raise ValueError(
                 "A line has another number of fields than the first, or an open quote."
@@ -674,6 +683,8 @@ def read_rows(lines: BinaryIO, delimiter: str, point: str = ".") -> Iterator[dic
             if point == ",":
                 fields = [x.replace(",", ".") if COMMA_NUMBER.fullmatch(x) else x for x in fields]
             yield dict(zip(names, fields, strict=True))
+    if names is None:
+        raise ValueError("There is no first line that names the columns.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -684,7 +695,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Read delimited text from standard input, and write predictions to standard output."
     )
     parser.add_argument(
-        "--delimiter", default=",", help="what separates columns (default: a comma)"
+        "--delimiter",
+        default=",",
+        help="what separates columns: one character, tab or space (default: a comma)",
     )
     parser.add_argument(
         "--decimal",
@@ -699,17 +712,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--statement", action="store_true", help="print the privacy report of the model instead"
     )
     options = parser.parse_args(arguments)
-    if options.decimal == options.delimiter:
+    words = {"tab": "\t", r"\t": "\t", "space": " "}  # as dpgb-dask's own --delimiter takes them
+    delimiter = words.get(options.delimiter, options.delimiter)
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        parser.error("--delimiter must be one character, tab or space, and no quote")
+    if options.decimal == delimiter:
         parser.error("--decimal , needs another --delimiter, such as ';'")
     if options.statement:
         sys.stdout.write(json.loads(DOCUMENT)["statement"] + "\n")
         return 0
     model = scorer()
+    if options.proba and not model.classes:
+        parser.error("--proba needs classes: this model predicts a number")
     labels = [f"proba_{label}" for label in model.classes] if options.proba else []
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["prediction", *labels])
     try:
-        for row in read_rows(sys.stdin.buffer, options.delimiter, options.decimal):
+        for row in read_rows(sys.stdin.buffer, delimiter, options.decimal, model.names):
             out.writerow(model.outputs(row)[: len(labels) + 1])
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has enough, as head; the rest must not fail at exit
