@@ -8,18 +8,18 @@ from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
 from dpgb_dask.display import exact, floored, seen
-from dpgb_dask.errors import LedgerError
+from dpgb_dask.errors import LedgerError, LedgerUnavailableError
 
 
 def run_open(options: argparse.Namespace) -> None:
     """Open an account."""
-    ledger = Ledger(options.url)
-    if not ledger.durable:
-        raise LedgerError(
-            f"{options.url!r} is a ledger in memory, which ends with this command. Give a file, such as"
-            " sqlite:///budget.db, or a database server."
-        )
-    known = {account.name for account in ledger.accounts()} if ledger.exists else set()
+    ledger = open_ledger(options.url)
+    try:
+        known = {account.name for account in ledger.accounts()}
+    except LedgerUnavailableError:
+        raise
+    except LedgerError:  # there is none yet; if anything else is wrong, opening says so
+        known = set()
     ledger.open_account(
         options.account,
         epsilon=options.epsilon,

@@ -349,6 +349,21 @@ def _id_of(path: Path) -> str | None:
     return None if row is None else str(row[0])
 
 
+def holds_none(path: Path) -> bool:
+    """Return whether a SQLite file has no table of a ledger, or is not there; looking changes nothing of it.
+
+    Connecting would: it makes a file, and switches one of another program to write-ahead logging.
+    """
+    if not path.exists():
+        return True
+    with contextlib.suppress(sqlite3.Error):
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)) as found:
+            tables = "SELECT 1 FROM sqlite_master WHERE name GLOB 'dpgb_*'"
+            return found.execute(tables).fetchone() is None
+    return False  # whoever connects is told what is wrong
+
+
 def folder_name(ledger_id: str) -> str:
     """Return the name of a ledger's folder."""
     return f"ledger-{ledger_id}"

@@ -279,7 +279,8 @@ def test_a_head_that_is_not_committed_yet_is_synced_whole(tmp_path, monkeypatch)
 
 def test_a_copy_from_before_the_first_account_is_not_restored(url, path):
     known = Ledger(url)
-    assert not known.accounts()
+    with known._transaction(making=True):  # an account that was not opened to the end
+        pass
     known._disconnect()
     empty = path.read_bytes()
     known.open_account("a", epsilon=3.0, delta=1e-6)
@@ -448,6 +449,39 @@ def test_a_renamed_ledger_goes_on_beside_another_of_its_old_name(
         with pytest.raises(LedgerError, match="is not there any more"):
             Ledger(url).open_account("a", epsilon=3.0, delta=1e-6)
     reserve(Ledger(f"sqlite:///{new}"))
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=ro&uri=true"])
+@pytest.mark.parametrize("content", ["nothing", "an empty file", "tables of another program"])
+def test_only_an_account_makes_a_ledger(tmp_path, content, mode):
+    """Whoever looks, verifies or settles makes none, and changes nothing of a file that is another program's."""
+    path = tmp_path / "budget.db"
+    if content == "an empty file":
+        path.touch()
+    elif content != "nothing":
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE users (name TEXT)")
+    before = path.read_bytes() if path.exists() else None
+    url = f"sqlite:///file:{path}{mode}" if mode else f"sqlite:///{path}"
+    looks = (
+        lambda ledger: ledger.accounts(),
+        lambda ledger: ledger.remaining("a"),
+        lambda ledger: ledger.verify(),
+        lambda ledger: ledger.directory,
+        *(
+            ()
+            if mode
+            else (lambda ledger: ledger.restore(), lambda ledger: ledger.settle("x"), reserve)
+        ),
+    )
+    for look in looks:
+        with pytest.raises(LedgerError, match=r"There is no ledger at .*ledger open"):
+            look(Ledger(url))
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert [file.name for file in tmp_path.iterdir()] == ([] if before is None else ["budget.db"])
+    made = Ledger(f"sqlite:///{path}")
+    made.open_account("a", epsilon=3.0, delta=1e-6)
+    assert len(made.accounts()) == 1
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
