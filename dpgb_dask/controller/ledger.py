@@ -1203,10 +1203,10 @@ class Ledger:
             cause = error
         lines = str(cause or type(error).__name__).strip().splitlines() or [type(error).__name__]
         if _is_damage(error):
-            return LedgerError(
-                f"The ledger is damaged: what its tables hold cannot be read or added to ({type(cause).__name__})."
-                f" {PUT_BACK}"
-            )
+            what = f"what its tables hold cannot be read or added to ({type(cause).__name__})"
+            if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                what = f"{str(self._path)!r} is no SQLite database"
+            return LedgerError(f"The ledger is damaged: {what}. {PUT_BACK}")
         state = getattr(cause, "sqlstate", None)
         if state == REFUSED:
             return LedgerError(f"The server refuses this, and nothing was changed: {lines[0]}")
@@ -1292,7 +1292,7 @@ def _is_damage(error: Exception) -> bool:
     return (
         isinstance(error, (IntegrityError, DataError, InvalidRequestError))
         or getattr(cause, "sqlite_errorcode", None)
-        in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT)
+        in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or getattr(cause, "sqlstate", None)
         in ("42P01", "42703", "42883")  # no such table, column, function
     )

@@ -10,6 +10,8 @@ from cli_parts import break_off, fit_people, interrupt_rounds, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, cli
 
+SETTLED = re.compile(r"resumed: (\S+) % of the cap stays charged, of (\S+) % of the cap that it")
+
 
 def test_ledger_opens_shows_and_refuses(place, capsys):
     url = f"sqlite:///{place}/budget.db"
@@ -140,12 +142,27 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
     assert f"{done.fit_id} (ended), " in capsys.readouterr().err
 
 
-def test_settle_gives_back_what_was_not_opened(place, monkeypatch):
+def test_settle_gives_back_what_was_not_opened(place, monkeypatch, capsys):
     url = break_off(place, monkeypatch)
     (fit,) = Ledger(url).fits("people")
     left = Ledger(url).remaining("people")
+    capsys.readouterr()
     assert run("ledger", "settle", url, fit.fit_id) == 0
+    stays, reserved = SETTLED.search(capsys.readouterr().out).groups()
+    assert float(stays) < float(reserved)
     assert Ledger(url).remaining("people") > left
+    assert run("ledger", "settle", url, fit.fit_id) == 0
+    assert f"its charge stands ({stays} % of the cap)" in capsys.readouterr().out
+
+
+def test_settle_after_a_restore_says_that_the_whole_charge_stays(place, monkeypatch, capsys):
+    url = break_off(place, monkeypatch)
+    (fit,) = Ledger(url).fits("people")
+    (Ledger(url).directory / "head").unlink()
+    assert run("ledger", "restore", url) == 0
+    assert run("ledger", "settle", url, fit.fit_id) == 0
+    stays, reserved = SETTLED.search(capsys.readouterr().out).groups()
+    assert stays == reserved != "0.00"
 
 
 def test_ledger_shows_fits_in_a_table(place, capsys, monkeypatch):
