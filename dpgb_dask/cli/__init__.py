@@ -36,7 +36,7 @@ exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
-  130 interrupted, by Ctrl-C or SIGTERM
+  130 interrupted, by Ctrl-C or SIGTERM   141 nobody reads its output, as after | head
 """
 
 
