@@ -219,12 +219,15 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 
 def writable(path: Path) -> bool:
-    """Return whether this process may write a SQLite file, and the files that SQLite makes beside it."""
+    """Return whether this process may write a SQLite file, the files that SQLite makes beside it, and its folder."""
     try:
         there = path.exists()
     except OSError:
         there = False
-    return os.access(path.parent, os.W_OK) and (not there or os.access(path, os.W_OK))
+    if not os.access(path.parent, os.W_OK) or (there and not os.access(path, os.W_OK)):
+        return False
+    folder = path.parent / folder_name(_id_of(path) or "") if there else path
+    return not folder.exists() or os.access(folder, os.W_OK | os.X_OK)
 
 
 def copy_into_memory(path: Path) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ import resource
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -449,6 +450,31 @@ def test_a_renamed_ledger_goes_on_beside_another_of_its_old_name(
         with pytest.raises(LedgerError, match="is not there any more"):
             Ledger(url).open_account("a", epsilon=3.0, delta=1e-6)
     reserve(Ledger(f"sqlite:///{new}"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NO ROOT: there is no other user")
+def test_another_user_who_may_write_the_file_looks_at_it_and_is_told_whose_it_is():
+    """Its folder is open to the user who made it alone: keys of fits are there."""
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o777)
+        path, url = Path(shared, "budget.db"), f"sqlite:///{shared}/budget.db"
+        known = Ledger(url)
+        known.open_account("a", epsilon=3.0, delta=1e-6)
+        known._disconnect()
+        path.chmod(0o666)
+        os.setresuid(65534, 65534, 0)
+        try:
+            other = Ledger(url)
+            assert [account.name for account in other.accounts()] == ["a"]
+            assert other.verify().accounts == 1
+            with pytest.raises(
+                LedgerUnavailableError, match=f"{known._id}/head.*another user"
+            ) as told:
+                reserve(other)
+        finally:
+            os.setresuid(0, 0, 0)
+        assert "Nothing was charged" in str(told.value)
+        assert not known.fits("a")
 
 
 @pytest.mark.parametrize("mode", ["", "?mode=ro&uri=true"])
