@@ -173,6 +173,11 @@ WRONG = [
     ({"fits": {"people": {k: v for k, v in PEOPLE.items() if k != "epsilon"}}}, "epsilon"),
     ({"networkPolicy": {"ledgerClientNamespaces": [""]}}, "/ledgerClientNamespaces/0"),
     # what only the templates can see
+    ({"gateway": {"maxThreads": 1}}, "gateway.threads: 2"),
+    ({"gateway": {"maxMemory": 3.5}}, "gateway.memory: 4"),
+    ({"ledger": TEAM | {"roles": {"analyst": "dpgb_owner"}}}, "ledger.roles"),
+    ({"ledger": TEAM | {"roles": {"owner": "postgres"}}}, "ledger.roles"),
+    ({"ledger": TEAM | {"roles": {"auditor": "pg_auditor"}}}, "ledger.roles"),
     ({"fits": {"people": PEOPLE}}, "ledger.mode"),
     ({"ledger": EXISTING, "fits": {"people": PEOPLE | {"data": "/data/p.csv"}}}, "dataClaim"),
     ({"ledger": EXISTING | {"host": ""}}, "ledger.host"),
