@@ -1229,20 +1229,19 @@ class Ledger:
             return LedgerLostError(
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
-        if file := getattr(error, "filename", None):  # on this machine
+        way_out = "Check that the address exists and can be written, that there is room, and no other process holds it."
+        file = getattr(error, "filename", None)  # on this machine
+        if file and self._address.server:
             way_out = (
-                "Make room, or name a folder that can be written by XDG_DATA_HOME."
-                if self._address.server
-                else "Make room; if another user made it, fit as that user: several share a ledger on a server."
+                f"It is {file!r} that cannot be used: the newest head, keys and journals are kept there. Make room, or"
+                " name a folder that can be written by XDG_DATA_HOME."
             )
-            return LedgerUnavailableError(
-                f"{text}It is {str(file)!r} that cannot be used: the newest head, keys and journals are kept there."
-                f" {way_out}"
+        elif file and isinstance(error, PermissionError):
+            way_out = (
+                f"It is {str(file)!r} that cannot be used: keys of fits lie there, for the user who made the ledger"
+                " alone. Fit as that user; several share a ledger on a server."
             )
-        return LedgerUnavailableError(
-            f"{text}Check that the address exists and can be written, that there is room, and that no other process"
-            " holds it."
-        )
+        return LedgerUnavailableError(f"{text}{way_out}")
 
 
 @contextlib.contextmanager

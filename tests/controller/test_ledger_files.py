@@ -468,7 +468,7 @@ def test_another_user_who_may_write_the_file_looks_at_it_and_is_told_whose_it_is
             assert [account.name for account in other.accounts()] == ["a"]
             assert other.verify().accounts == 1
             with pytest.raises(
-                LedgerUnavailableError, match=f"{known._id}/head.*another user"
+                LedgerUnavailableError, match=f"{known._id}/head.*the user who made"
             ) as told:
                 reserve(other)
         finally:
