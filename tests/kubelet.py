@@ -115,8 +115,12 @@ class Kubelet:
 
 
 def expanded(text, values):
-    """Return a text with its $(NAME) replaced."""
-    return re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), text)
+    """Return a text with its $(NAME) replaced; $$ is a $."""
+    return re.sub(
+        r"\$\$|\$\((\w+)\)",
+        lambda found: values.get(found[1], found[0]) if found[1] else "$",
+        text,
+    )
 
 
 def moved(text, mounts):

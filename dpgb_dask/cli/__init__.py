@@ -36,7 +36,7 @@ exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
-  130 interrupted, by Ctrl-C or SIGTERM
+  130 interrupted, by Ctrl-C or SIGTERM   141 nobody reads its output, as after | head
 """
 
 
@@ -107,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # in a process of its own, what libraries deprecate among each other is nothing to its user
     if arguments is None:
         warnings.simplefilter("ignore", DeprecationWarning)
+    if sys.stderr is None:  # closed before: print would take standard output for it
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         # an encoding may lack μ, and a fit that is charged must end well
         if hasattr(stream, "reconfigure"):

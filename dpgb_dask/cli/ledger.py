@@ -8,18 +8,18 @@ from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
 from dpgb_dask.display import exact, floored, seen
-from dpgb_dask.errors import LedgerError
+from dpgb_dask.errors import LedgerError, LedgerUnavailableError
 
 
 def run_open(options: argparse.Namespace) -> None:
     """Open an account."""
-    ledger = Ledger(options.url)
-    if not ledger.durable:
-        raise LedgerError(
-            f"{options.url!r} is a ledger in memory, which ends with this command. Give a file, such as"
-            " sqlite:///budget.db, or a database server."
-        )
-    known = {account.name for account in ledger.accounts()} if ledger.exists else set()
+    ledger = open_ledger(options.url)
+    try:
+        known = {account.name for account in ledger.accounts()}
+    except LedgerUnavailableError:
+        raise
+    except LedgerError:  # there is none yet; if anything else is wrong, opening says so
+        known = set()
     ledger.open_account(
         options.account,
         epsilon=options.epsilon,
@@ -42,6 +42,11 @@ def _left(ledger: Ledger, account: Account) -> str:
     """Return in words what is left of an account."""
     epsilon, share = floored(ledger.remaining(account.name), 4), account.left / account.cap
     return f"one more fit at this delta may ask epsilon={epsilon} ({100 * share:.2f} % left)"
+
+
+def _share(charge: int, cap: int) -> str:
+    """Return a charge in words."""
+    return f"{100 * charge / cap:.2f} % of the cap"
 
 
 def _relation(unit_id: str | None) -> str:
@@ -101,7 +106,7 @@ def _as_json(ledger: Ledger, account: Account) -> dict[str, Any]:
 def _print_fits(ledger: Ledger, account: Account) -> None:
     """Print a table of an account's fits, the oldest first."""
     fits = [
-        fit.shown() | {"charge": f"{100 * fit.charge / account.cap:.2f} % of the cap"}
+        fit.shown() | {"charge": _share(fit.charge, account.cap)}
         for fit in ledger.fits(account.name)
     ]
     if not fits:
@@ -121,14 +126,17 @@ def _print_fits(ledger: Ledger, account: Account) -> None:
 def run_settle(options: argparse.Namespace) -> None:
     """Close a fit."""
     ledger = open_ledger(options.url)
-    ended = ledger.record(options.fit_id).state in ENDED
-    key = ledger.key_path(options.fit_id)
+    fit = ledger.record(options.fit_id)
+    ended = fit.state in ENDED
+    cap = ledger.account(fit.account).cap
+    key = ledger.key_path(fit.fit_id)
     here = key is not None and key.exists()
-    ledger.settle(options.fit_id)
+    charge = ledger.settle(fit.fit_id)
     print(
-        f"fit {options.fit_id} is settled: what it opened stays charged, and it cannot be resumed"
-        if not ended
-        else f"fit {options.fit_id} had ended before: its charge stands"
+        f"fit {fit.fit_id} had ended before: its charge stands ({_share(charge, cap)})"
+        if ended
+        else f"fit {fit.fit_id} is settled, and cannot be resumed: {_share(charge, cap)} stays charged, of"
+        f" {_share(fit.charge, cap)} that it had reserved"
     )
     if here:
         print("its key is erased")

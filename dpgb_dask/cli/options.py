@@ -215,12 +215,13 @@ def _out_of_reach(address: str, error: Exception) -> DPGBError:
 
 
 def open_ledger(url: str) -> "Ledger":
-    """Open an existing ledger; a misspelt address must not create a new one."""
+    """Return a ledger that outlives the command: one in memory would be empty, and agree with itself."""
     from dpgb_dask.controller.ledger import Ledger  # noqa: PLC0415 - only for a ledger
 
     ledger = Ledger(url)
-    if not ledger.exists:
+    if not ledger.durable:
         raise LedgerError(
-            f"There is no ledger at {url!r}. Open its first account with: dpgb-dask ledger open"
+            f"{url!r} is a ledger in memory, which ends with this command. Give a file, such as"
+            " sqlite:///budget.db, or a database server."
         )
     return ledger

@@ -72,6 +72,7 @@ from dpgb_dask.controller.ledger_files import (
     deleted,
     folder_name,
     forget_head,
+    holds_none,
     name_in_head,
     read_head,
     refuse_copy,
@@ -195,11 +196,6 @@ class Ledger:
         return self._address.durable
 
     @property
-    def exists(self) -> bool:
-        """Whether there is a ledger at the address; a SQLite file is made when its first account is opened."""
-        return self._path is None or self._path.exists()
-
-    @property
     def directory(self) -> Path | None:
         """Where keys (``FIT_ID.key``), journals of fits and the newest head live; None in memory.
 
@@ -279,7 +275,7 @@ class Ledger:
         }
         if unit_id is not None:
             body["unit_id"] = unit_id
-        with self._transaction(keep_head=True, charging=True) as book:
+        with self._transaction(keep_head=True, charging=True, making=True) as book:
             known = book.find_account(name)
             if known is None:
                 book.add_account(name, body)
@@ -903,19 +899,22 @@ class Ledger:
         ]
         return html_table(repr(self), [("kept", kept), *looks])
 
-    def _connect(self) -> Engine:
+    def _connect(self, *, making: bool = False) -> Engine:
         """Return this process's engine for the file that is at the path now.
 
         An open connection would go on with a file that was moved away, and nobody would see the charges made to it.
+        With ``making`` a ledger is made where there is none.
         """
         there = self._file_now()
         if self._engine is None or self._file != there:
             self._disconnect()
+            if not making:
+                self._check_file()
             engine = self._make_engine()
             begun = False
             try:
                 with self._begun(engine) as connection:
-                    self._id = prepare(connection)
+                    self._id = self._prepared(connection, making)
                     begun = self.durable and self._adopt(Book(connection).head)
             except BaseException:
                 if begun and self._path is not None:
@@ -923,6 +922,34 @@ class Ledger:
                 raise
             self._engine, self._file, self._tidied = engine, self._file_now(), False
         return self._engine
+
+    def _check_file(self) -> None:
+        """Refuse a SQLite file without a ledger before it is connected to."""
+        if self._path is not None and holds_none(self._path):
+            self._check_deleted()
+            raise self._none_there()
+
+    def _prepared(self, connection: Connection, making: bool = False) -> str:
+        """Return the id of the ledger behind a connection; only the first account makes one, unless it is in memory."""
+        found = prepare(connection, make=making or not self.durable)
+        if not found:
+            raise self._none_there()
+        return found
+
+    def _none_there(self) -> LedgerError:
+        return LedgerError(
+            f"There is no ledger at {self._name!r}. Its first account makes it: dpgb-dask ledger open, or"
+            " ledger.open_account(name, epsilon=…, delta=…)."
+        )
+
+    def _check_deleted(self) -> None:
+        """Refuse a new ledger in the place of one whose file is gone."""
+        gone = None if self._path is None else deleted(self._path)
+        if gone is not None:
+            raise LedgerError(
+                f"{str(gone)!r} belongs to a ledger whose file {str(self._path)!r} is not there any more, or is"
+                " empty: a new one would forget its charges. Put its file back, or give the new ledger another name."
+            )
 
     def _make_engine(self) -> Engine:
         if self._address.server:
@@ -954,12 +981,7 @@ class Ledger:
             return False
         known = max(filter(None, (read_head(old.head) for old in self._legacy())), default=None)
         if known is None and self._path is not None and head[0] == 0:
-            gone = deleted(self._path)
-            if gone is not None:
-                raise LedgerError(
-                    f"{str(gone)!r} belongs to a ledger whose file {str(self._path)!r} is not there any more: a new one"
-                    " would forget its charges. Put its file back, or give the new ledger another name."
-                )
+            self._check_deleted()
             known = (0, GENESIS)
         if known is not None:
             self._write_head(known).replace(file)
@@ -1036,7 +1058,12 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(
-        self, *, keep_head: bool = False, charging: bool = False, restoring: bool = False
+        self,
+        *,
+        keep_head: bool = False,
+        charging: bool = False,
+        restoring: bool = False,
+        making: bool = False,
     ) -> Iterator[Book]:
         """Run one transaction under the ledger's lock; nothing is written if it raises.
 
@@ -1048,7 +1075,8 @@ class Ledger:
         head, which the chain still contains. Then SQLite's write-ahead file is folded in, so that a copy of the
         database is complete.
 
-        With ``charging`` an error may say that nothing was charged; with ``restoring`` the newest head is not compared.
+        With ``charging`` an error may say that nothing was charged; with ``restoring`` the newest head is not compared;
+        with ``making`` a ledger is made where there is none.
         """
         with self._lock:
             if self._in_transaction:  # Ctrl-C came where the last transaction could not be ended
@@ -1059,7 +1087,7 @@ class Ledger:
             try:
                 if self._address.read_only:
                     raise PermissionError(errno.EROFS, "the address says mode=ro, readonly")
-                with self._begun(self._connect()) as connection:
+                with self._begun(self._connect(making=making)) as connection:
                     self._refuse_copy()
                     known = self._tallies.setdefault((self._name, self._id), Tally())
                     options: dict[str, Any] = {
@@ -1121,14 +1149,15 @@ class Ledger:
             return
         try:
             self._file_now()
+            self._check_file()
             if not self._id:  # heads are read before the copy below, which must contain them
                 with _copied(self._path) as connection:
-                    self._id = prepare(connection)
+                    self._id = self._prepared(connection)
             self._refuse_copy()
             heads, folder = self._heads(readable_only=True), self._folder(self._id)
             needed = not folder.exists() or os.access(folder, os.R_OK | os.X_OK)
             with _copied(self._path) as connection:
-                prepare(connection)
+                self._prepared(connection)
                 yield Book(connection, heads, head_needed=needed)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise self._failed(error, False, False) from error
@@ -1174,10 +1203,10 @@ class Ledger:
             cause = error
         lines = str(cause or type(error).__name__).strip().splitlines() or [type(error).__name__]
         if _is_damage(error):
-            return LedgerError(
-                f"The ledger is damaged: what its tables hold cannot be read or added to ({type(cause).__name__})."
-                f" {PUT_BACK}"
-            )
+            what = f"what its tables hold cannot be read or added to ({type(cause).__name__})"
+            if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                what = f"{str(self._path)!r} is no SQLite database"
+            return LedgerError(f"The ledger is damaged: {what}. {PUT_BACK}")
         state = getattr(cause, "sqlstate", None)
         if state == REFUSED:
             return LedgerError(f"The server refuses this, and nothing was changed: {lines[0]}")
@@ -1200,15 +1229,19 @@ class Ledger:
             return LedgerLostError(
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
-        if self._address.server and (file := getattr(error, "filename", None)):  # on this machine
-            return LedgerUnavailableError(
-                f"{text}It is {file!r} that cannot be used: the newest head, keys and journals are kept there."
-                " Make room, or name a folder that can be written by XDG_DATA_HOME."
+        way_out = "Check that the address exists and can be written, that there is room, and no other process holds it."
+        file = getattr(error, "filename", None)  # on this machine
+        if file and self._address.server:
+            way_out = (
+                f"It is {file!r} that cannot be used: the newest head, keys and journals are kept there. Make room, or"
+                " name a folder that can be written by XDG_DATA_HOME."
             )
-        return LedgerUnavailableError(
-            f"{text}Check that the address exists and can be written, that there is room, and that no other process"
-            " holds it."
-        )
+        elif file and isinstance(error, PermissionError):
+            way_out = (
+                f"It is {str(file)!r} that cannot be used: keys of fits lie there, for the user who made the ledger"
+                " alone. Fit as that user; several share a ledger on a server."
+            )
+        return LedgerUnavailableError(f"{text}{way_out}")
 
 
 @contextlib.contextmanager
@@ -1263,7 +1296,7 @@ def _is_damage(error: Exception) -> bool:
     return (
         isinstance(error, (IntegrityError, DataError, InvalidRequestError))
         or getattr(cause, "sqlite_errorcode", None)
-        in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT)
+        in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or getattr(cause, "sqlstate", None)
         in ("42P01", "42703", "42883")  # no such table, column, function
     )

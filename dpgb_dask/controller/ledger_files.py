@@ -219,12 +219,15 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 
 def writable(path: Path) -> bool:
-    """Return whether this process may write a SQLite file, and the files that SQLite makes beside it."""
+    """Return whether this process may write a SQLite file, the files that SQLite makes beside it, and its folder."""
     try:
         there = path.exists()
     except OSError:
         there = False
-    return os.access(path.parent, os.W_OK) and (not there or os.access(path, os.W_OK))
+    if not os.access(path.parent, os.W_OK) or (there and not os.access(path, os.W_OK)):
+        return False
+    folder = path.parent / folder_name(_id_of(path) or "") if there else path
+    return not folder.exists() or os.access(folder, os.W_OK | os.X_OK)
 
 
 def copy_into_memory(path: Path) -> sqlite3.Connection:
@@ -347,6 +350,21 @@ def _id_of(path: Path) -> str | None:
     except sqlite3.Error as error:
         return "" if "no such table" in str(error) else None
     return None if row is None else str(row[0])
+
+
+def holds_none(path: Path) -> bool:
+    """Return whether a SQLite file has no table of a ledger, or is not there; looking changes nothing of it.
+
+    Connecting would: it makes a file, and switches one of another program to write-ahead logging.
+    """
+    if not path.exists():
+        return True
+    with contextlib.suppress(sqlite3.Error):
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)) as found:
+            tables = "SELECT 1 FROM sqlite_master WHERE name GLOB 'dpgb_*'"
+            return found.execute(tables).fetchone() is None
+    return False  # whoever connects is told what is wrong
 
 
 def folder_name(ledger_id: str) -> str:

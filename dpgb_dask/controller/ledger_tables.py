@@ -96,10 +96,11 @@ HEAD = Table(
 )
 
 
-def prepare(connection: Connection) -> str:
-    """Make the tables, or bring those of an older version up to date; return the ledger's id.
+def prepare(connection: Connection, *, make: bool) -> str:
+    """Bring tables of an older version up to date, make them if that is asked for; return the ledger's id.
 
-    On a server, whoever makes them owns them, and only the owner can bring them up to date.
+    On a server, whoever makes them owns them, and only the owner can bring them up to date. The id is "" if there are
+    none, and none are made.
 
     Raises
     ------
@@ -112,6 +113,8 @@ def prepare(connection: Connection) -> str:
         if server:  # two processes must not make the tables at once
             connection.execute(text("SELECT pg_advisory_xact_lock(684279)"))
             version = _version(connection)
+        if version == 0 and not make:
+            return ""
         if version == 0:
             _make(connection)
         elif version < VERSION:

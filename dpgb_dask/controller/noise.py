@@ -166,7 +166,7 @@ def write_key(path: Path, key: bytes) -> None:
             raise
         raise LedgerUnavailableError(
             f"The key file {str(path)!r} cannot be written ({error.strerror}), so nothing is charged. "
-            "Make its folder writable: it is beside the ledger's file, or for a ledger on a server below XDG_DATA_HOME."
+            "Make room, or its folder writable: beside the ledger's file, or for one on a server below XDG_DATA_HOME."
         ) from error
 
 

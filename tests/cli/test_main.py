@@ -356,6 +356,16 @@ def test_a_closed_output_is_no_error(place, classifier, words):
     assert ended.returncode == (2 if words == "ledger list" else 0)
 
 
+def test_an_error_goes_to_no_standard_output_where_standard_error_is_closed(
+    tmp_path, monkeypatch, capsys
+):
+    """`print` takes standard output for a standard error that is None: `--json 2>&-` had the error in its output."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("ledger", "show", f"sqlite:///{tmp_path}/none.db", "--json") == 1
+    sys.stderr.close()
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "error"), [(True, "ValueError(1)"), (False, "BrokenPipeError(32)")]

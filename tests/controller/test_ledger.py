@@ -434,7 +434,7 @@ def test_read_only_ledger_is_clear_and_unchanged(ledger, url):
 
 def test_file_that_is_no_database_is_clear(tmp_path):
     (tmp_path / "notes.db").write_text("dear diary, " * 200)
-    with pytest.raises(LedgerUnavailableError, match="not a database"):
+    with pytest.raises(LedgerError, match=r"damaged: .* is no SQLite database\. Put the newest"):
         Ledger(f"sqlite:///{tmp_path}/notes.db").accounts()
 
 

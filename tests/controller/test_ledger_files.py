@@ -8,6 +8,7 @@ import resource
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -279,7 +280,8 @@ def test_a_head_that_is_not_committed_yet_is_synced_whole(tmp_path, monkeypatch)
 
 def test_a_copy_from_before_the_first_account_is_not_restored(url, path):
     known = Ledger(url)
-    assert not known.accounts()
+    with known._transaction(making=True):  # an account that was not opened to the end
+        pass
     known._disconnect()
     empty = path.read_bytes()
     known.open_account("a", epsilon=3.0, delta=1e-6)
@@ -448,6 +450,64 @@ def test_a_renamed_ledger_goes_on_beside_another_of_its_old_name(
         with pytest.raises(LedgerError, match="is not there any more"):
             Ledger(url).open_account("a", epsilon=3.0, delta=1e-6)
     reserve(Ledger(f"sqlite:///{new}"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NO ROOT: there is no other user")
+def test_another_user_who_may_write_the_file_looks_at_it_and_is_told_whose_it_is():
+    """Its folder is open to the user who made it alone: keys of fits are there."""
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o777)
+        path, url = Path(shared, "budget.db"), f"sqlite:///{shared}/budget.db"
+        known = Ledger(url)
+        known.open_account("a", epsilon=3.0, delta=1e-6)
+        known._disconnect()
+        path.chmod(0o666)
+        os.setresuid(65534, 65534, 0)
+        try:
+            other = Ledger(url)
+            assert [account.name for account in other.accounts()] == ["a"]
+            assert other.verify().accounts == 1
+            with pytest.raises(
+                LedgerUnavailableError, match=f"{known._id}/head.*the user who made"
+            ) as told:
+                reserve(other)
+        finally:
+            os.setresuid(0, 0, 0)
+        assert "Nothing was charged" in str(told.value)
+        assert not known.fits("a")
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=ro&uri=true"])
+@pytest.mark.parametrize("content", ["nothing", "an empty file", "tables of another program"])
+def test_only_an_account_makes_a_ledger(tmp_path, content, mode):
+    """Whoever looks, verifies or settles makes none, and changes nothing of a file that is another program's."""
+    path = tmp_path / "budget.db"
+    if content == "an empty file":
+        path.touch()
+    elif content != "nothing":
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE users (name TEXT)")
+    before = path.read_bytes() if path.exists() else None
+    url = f"sqlite:///file:{path}{mode}" if mode else f"sqlite:///{path}"
+    looks = (
+        lambda ledger: ledger.accounts(),
+        lambda ledger: ledger.remaining("a"),
+        lambda ledger: ledger.verify(),
+        lambda ledger: ledger.directory,
+        *(
+            ()
+            if mode
+            else (lambda ledger: ledger.restore(), lambda ledger: ledger.settle("x"), reserve)
+        ),
+    )
+    for look in looks:
+        with pytest.raises(LedgerError, match=r"There is no ledger at .*ledger open"):
+            look(Ledger(url))
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert [file.name for file in tmp_path.iterdir()] == ([] if before is None else ["budget.db"])
+    made = Ledger(f"sqlite:///{path}")
+    made.open_account("a", epsilon=3.0, delta=1e-6)
+    assert len(made.accounts()) == 1
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------

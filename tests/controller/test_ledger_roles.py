@@ -126,6 +126,17 @@ def test_a_charge_is_on_disk_whatever_a_database_or_role_has_set(team, monkeypat
     assert seen == [used]
 
 
+def test_who_looks_into_an_empty_database_makes_no_ledger_and_owns_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with new_database() as empty:
+        for look in (Ledger.accounts, Ledger.verify, lambda ledger: ledger.grant("auditor", "tom")):
+            with pytest.raises(LedgerError, match="There is no ledger at"):
+                look(Ledger(empty))
+        assert value_of(empty, "SELECT count(*) FROM pg_class WHERE relname LIKE 'dpgb%'") == 0
+        Ledger(empty).open_account("a", epsilon=3.0, delta=1e-6)
+        assert Ledger(empty).verify().accounts == 1
+
+
 def test_a_fit_is_ended_by_its_role_or_the_owner(team):
     fit = reserve(Ledger(team.ann), budget=SMALL)
     for act in (Ledger(team.eve).settle, lambda fit_id: Ledger(team.eve).take(fit_id, "mine")):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import yaml
 from charts import CHART, ROOT, SETS, gateway_pods, policy, record, rendered, values_table
+from kubelet import expanded
 
 from dpgb_dask.cli.options import Parser
 from dpgb_dask.cli.parsers import fit as fit_command
@@ -172,6 +173,11 @@ WRONG = [
     ({"fits": {"people": {k: v for k, v in PEOPLE.items() if k != "epsilon"}}}, "epsilon"),
     ({"networkPolicy": {"ledgerClientNamespaces": [""]}}, "/ledgerClientNamespaces/0"),
     # what only the templates can see
+    ({"gateway": {"maxThreads": 1}}, "gateway.threads: 2"),
+    ({"gateway": {"maxMemory": 3.5}}, "gateway.memory: 4"),
+    ({"ledger": TEAM | {"roles": {"analyst": "dpgb_owner"}}}, "ledger.roles"),
+    ({"ledger": TEAM | {"roles": {"owner": "postgres"}}}, "ledger.roles"),
+    ({"ledger": TEAM | {"roles": {"auditor": "pg_auditor"}}}, "ledger.roles"),
     ({"fits": {"people": PEOPLE}}, "ledger.mode"),
     ({"ledger": EXISTING, "fits": {"people": PEOPLE | {"data": "/data/p.csv"}}}, "dataClaim"),
     ({"ledger": EXISTING | {"host": ""}}, "ledger.host"),
@@ -234,9 +240,41 @@ def test_arguments_of_a_fit_are_options_of_the_command():
     fit = schema["properties"]["fits"]["additionalProperties"]["properties"]
     given = set(re.search(r"\((.*)\)", fit["arguments"]["items"]["pattern"])[1].split("|"))
     template = (CHART / "templates" / "fits.yaml").read_text(encoding="utf-8")
-    own = set(re.findall(r"^ +- --([a-z-]+)", template, re.MULTILINE))
+    own = set(re.findall(r"^ +- (?:\{\{.*?\")?--([a-z-]+)", template, re.MULTILINE))
     assert own & given == set()
     assert own | given == options - {"help", ""}
+
+
+def test_a_text_of_the_values_reaches_its_command_as_it_stands():
+    """Whatever YAML or Kubernetes would read into it: an account's unit cut at a # would protect others for good."""
+    odd = ["id #1", "a: b", "- x", 'say "x"', "back\\slash", "a$$b", "$(PGPASSWORD)", "$(JOB_NAME)"]
+    secret = {"PGPASSWORD": "geheim", "JOB_NAME": "run-1"}
+    values = [
+        {
+            "ledger": EXISTING
+            | {"secrets": EXISTING["secrets"] | {"owner": "ledger-owner"}}
+            | {"accounts": [{"name": "people", "epsilon": 1, "delta": 1e-6, "unit": text}]},
+            "fits": {
+                "people": PEOPLE
+                | {"data": f"s3://{text}", "out": f"s3://{text}", "unit": text}
+                | {"scheduler": f"tcp://{text}", "arguments": [f"--target={text}"]}
+            },
+        }
+        for text in odd
+    ]
+    for text, one in zip(odd, rendered(*values), strict=True):
+        assert "error" not in one, (text, one)
+        pods = [pod for thing in one["objects"] for _, pod in policy.pods(thing)]
+        found = [
+            expanded(a, secret)
+            for p in pods
+            for c in policy.containers(p)
+            for a in c.get("args", [])
+        ]
+        as_is = text.replace("$(JOB_NAME)", "run-1")
+        for name in ("--out=s3://", "--scheduler=tcp://", "--target=", "s3://"):
+            assert f"{name}{as_is}" in found, (text, name, found)
+        assert found.count(f"--unit={as_is}") == 2
 
 
 def test_pods_run_on_the_nodes_that_the_values_name(everything):

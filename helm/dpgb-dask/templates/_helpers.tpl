@@ -126,6 +126,11 @@ valueFrom: {secretKeyRef: {name: {{ include "dpgb-dask.secret" . | quote }}, key
   emptyDir: {sizeLimit: 1Gi}
 {{- end }}
 
+{{- /* A text as an argument of a container: what YAML or Kubernetes would read into it stands for itself, but $(JOB_NAME). */}}
+{{- define "dpgb-dask.argument" -}}
+{{ . | replace "$" "$$" | replace "$$(JOB_NAME)" "$(JOB_NAME)" | quote }}
+{{- end }}
+
 {{- define "dpgb-dask.clientLabels" -}}
 dpgb-dask/ledger-client: "true"
 {{- end }}
