@@ -1,7 +1,7 @@
 """Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from inspect import Signature, signature
@@ -20,12 +20,31 @@ from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
-from dpgb_dask.scalars import is_number, plain_text, python_scalar, whole_number
+from dpgb_dask.scalars import is_listing, is_number, plain_text, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 INFER = "infer"
+
+
+# what other libraries call a parameter of the estimators
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("max_iter", "n_rounds", "num_boost_round", "num_iterations", "iterations"), "n_estimators"
+    ),
+    "eta": "learning_rate",
+    "eps": "epsilon",
+    "objective": "loss",
+    "max_bin": "max_bins",
+    "scale_pos_weight": "class_weight",
+    "monotone_constraints": "monotonic_cst",
+    "interaction_constraints": "interaction_cst",
+    "seed": "random_state",
+    "random_seed": "random_state",
+    "verbosity": "verbose",
+}
+CLOSE = 0.7  # a keyword this like one of ours is a misspelt one
 
 
 def spoken(method: Callable[P, T]) -> Callable[P, T]:
@@ -67,7 +86,10 @@ def _way_out(given: Mapping[str, Any], takes: Signature, wrong: str) -> str:
     known = [name for name in takes.parameters if name != "self"]
     for name in given:
         if name not in known:
-            return did_you_mean(name, known) or f" It takes {', '.join(known)}."
+            ours = ELSEWHERE.get(name)
+            if ours in known:
+                return f" It is {ours!r} here."
+            return did_you_mean(name, known, CLOSE) or f" It takes {', '.join(known)}."
     return " Give the rest by name." if "positional" in wrong else ""
 
 
@@ -271,7 +293,7 @@ def plain_constraint(given: Any) -> Any:
         return {plain_constraint(key): plain_constraint(value) for key, value in given.items()}
     if isinstance(given, set | frozenset):
         return sorted((plain_constraint(item) for item in given), key=str)
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+    if is_listing(given) and not isinstance(given, str | bytes):
         return [plain_constraint(item) for item in given]
     return given
 

@@ -9,7 +9,7 @@ Post-processing of released values (docs/privacy.md P4): ε and δ of the fit st
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -25,7 +25,7 @@ from dpgb_dask.errors import PlanError, did_you_mean, listed, short
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
-from dpgb_dask.scalars import finite_float, is_number, plain_text, python_scalar
+from dpgb_dask.scalars import finite_float, is_listing, is_number, plain_text, python_scalar
 
 KINDS = {
     "monotone": {"kind", "feature", "direction"},
@@ -123,7 +123,7 @@ class Editor:
             If there is no such term, or the bounds are none.
         """
         steps = [None if bound is None else self._steps(bound) for bound in (low, high)]
-        several = isinstance(where, Iterable) and not isinstance(where, str)
+        several = is_listing(where) and not isinstance(where, str)
         listed = where if where is None or several else [where]  # one category
         part = None if listed is None else list(map(python_scalar, listed))
         return self._with(
