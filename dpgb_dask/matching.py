@@ -144,6 +144,9 @@ def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
     NumPy would infer the type and shape of a list from all of its values. As an object, each value is read by itself,
     whatever its neighbours are.
     """
+    parts = ("columns", "__dask_graph__", "key")  # of a frame, of what is lazy, of a future
+    if rows and any(hasattr(rows[0], own) for own in parts):
+        raise unknown_kind(rows, "X")
     for row in rows:
         is_row = isinstance(row, list | tuple | np.ndarray | pd.Series)
         if not is_row or getattr(row, "ndim", 1) != 1 or len(row) != width:

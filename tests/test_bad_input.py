@@ -295,7 +295,26 @@ def test_columns_that_do_not_fit_are_refused(
     [
         (lambda x, _: x[:, :3], lambda y: y, StructureError, "columns"),
         (lambda x, _: np.hstack([x, x]), lambda y: y, StructureError, "columns"),
-        (lambda x, _: x[0], lambda y: y, StructureError, "dimension"),
+        (
+            lambda x, _: x[0],
+            lambda y: y,
+            StructureError,
+            r"dimension.*Of one row, X\.reshape\(1, -1\)",
+        ),
+        (
+            lambda _, t: t.iloc[0],
+            lambda y: y,
+            StructureError,
+            r"dimension.*Of one row, X\.to_frame\(\)\.T",
+        ),
+        (lambda _, t: [t], lambda y: y, UnsupportedCollectionError, r"list.*parts: pandas\.concat"),
+        (lambda _, t: [dask.delayed(t)], lambda y: y, UnsupportedCollectionError, "from_delayed"),
+        (
+            lambda _, t: t.to_dict("list"),
+            lambda y: y,
+            UnsupportedCollectionError,
+            r"pandas\.DataFrame\(X\)",
+        ),
         (lambda x, _: x[:-1], lambda y: y, StructureError, "different numbers of rows"),
         (lambda x, _: x, lambda _: None, StructureError, "y is None"),
         (lambda x, _: x, lambda y: np.stack([y, y], axis=1), StructureError, "one column"),

@@ -17,7 +17,6 @@ from dpgb_dask.frozen import settle
 from dpgb_dask.scalars import python_scalar, whole_number
 from dpgb_dask.values import (
     ISO_DATE,
-    LONG_NUMBER,
     NO_FORM,
     as_text,
     cell,
@@ -303,9 +302,9 @@ def _as_mapping(name: str, spec: Any) -> Any:
 
 
 def _may_bound(value: Any) -> bool:
-    """Return whether a value in a list may have been meant as a bound: a number or a day, in quotes too."""
+    """Return whether a value in a list may have been meant as a bound: a number, but in no quotes, or a day."""
     if isinstance(value, str):
-        return bool(LONG_NUMBER.fullmatch(value) or ISO_DATE.fullmatch(value))
+        return ISO_DATE.fullmatch(value) is not None
     return finite(python_scalar(value)) is not None
 
 

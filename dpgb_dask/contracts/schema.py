@@ -171,8 +171,8 @@ class Schema:
             for column, feature in self.features.items():
                 if isinstance(feature, Categorical) and not feature.categories:
                     raise SchemaError(
-                        f"feature {column!r} lists no categories: all its values would be 'other'. List them, or name the"
-                        " column in 'ignore'."
+                        f"feature {column!r} lists no categories: all its values would be 'other'. List them, or name"
+                        " the column in 'ignore'."
                     )
         columns = {name: encoded_as(name, f) for name, f in self.features.items()}
         self.encoded: dict[str, Encoded] = {}

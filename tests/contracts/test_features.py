@@ -91,7 +91,7 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
 
 @pytest.mark.parametrize(
     "pair",
-    [[18, 90], [0, 1], [0.0, np.float64(1)], ["18", "90"], ["2015-01-31", "2020-12-31"], [90, 18]],
+    [[18, 90], [0, 1], [0.0, np.float64(1)], ["2015-01-31", "2020-12-31"], [90, 18]],
     ids=str,
 )
 def test_a_list_of_two_that_may_be_bounds_is_refused_and_both_ways_out_work(pair):
@@ -109,7 +109,8 @@ def test_a_list_of_two_that_may_be_bounds_is_refused_and_both_ways_out_work(pair
 
 
 @pytest.mark.parametrize(
-    "sure", [[True, False], ["true", "false"], [1, "many"], [1, 2, 3], ["NA", "b"], range(2)]
+    "sure",
+    [[True, False], ["1", "2"], ["true", "false"], [1, "many"], [1, 2, 3], ["NA", "b"], range(2)],
 )
 def test_a_list_that_cannot_be_bounds_is_one_of_categories(sure):
     assert schema_of(x=sure).features["x"] == Categorical(tuple(sure))
@@ -189,7 +190,8 @@ def test_a_long_range_is_counted_before_it_is_listed():
         ({"buckets": 9}, Hashed(9)),
         (Datetime("2020-01-01", "2020-01-31"), {"type": "datetime", "first": "2020-01-01", "last": "2020-01-31"}),
         (Datetime(datetime.date(2020, 1, 1), pd.Timestamp("2020-01-31")), Datetime("2020-01-01", "2020-01-31")),
-        (Datetime(np.datetime64("2020-01-01", "ns"), "2020-01-31"), Datetime("2020-01-01", np.datetime64("2020-01-31"))),
+        (Datetime(np.datetime64("2020-01-01"), "2020-01-31"), Datetime("2020-01-01", "2020-01-31")),
+        (Datetime("2020-01-01", np.datetime64("2020-01-31", "ns")), Datetime("2020-01-01", "2020-01-31")),
         (Hashed(np.int64(9)), Hashed(9)),
         (Datetime("2020-01-01", "2020-01-31", ["hour"]), Datetime("2020-01-01", "2020-01-31", ("hour",))),
     ],
