@@ -458,6 +458,8 @@ def test_inferred_model_file_stays_marked(features, labels, tmp_path):
         (lambda: DPGBClassifier().plot(term="a"), r"DPGBClassifier\.plot\(\) .* mean 'terms'\?"),
         (DPGBClassifier.fit, r"fit\(\) missing .*'self'\. Call it on an object\."),
         (lambda: DPGBClassifier.fit(y=["Jane Doe"]), r"fit\(\) missing .*'self'\. Call it on an object\."),
+        (lambda: DPGBRegressor().explain_global(1), r"DPGBRegressor\.explain_global\(\) too many .*"),
+        (lambda: DPGBRegressor().predict([], []), r"DPGBRegressor\.predict\(\) too many .*"),
         (lambda: DPGBClassifier().to_sql(), r"DPGBClassifier\.to_sql\(\) missing .*'path'\."),
     ],
 )  # fmt: skip
@@ -465,6 +467,21 @@ def test_a_wrong_call_names_the_public_class(call, said):
     with pytest.raises(TypeError, match=f"^{said}$") as caught:
         call()
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("estimator", [DPGBClassifier, DPGBRegressor])
+def test_every_wrong_call_of_ours_names_the_public_class(estimator):
+    """Python would name the class that a method is written in."""
+    methods = [
+        name
+        for name, function in inspect.getmembers(estimator, inspect.isfunction)
+        if not name.startswith("_") and function.__module__ == estimator.__module__
+    ]
+    assert {"fit", "save", "explain_local", "to_onnx", "predict", "score"} <= {*methods}
+    for name in methods:
+        with pytest.raises(TypeError, match=rf"^{estimator.__name__}\.{name}\(\) ") as caught:
+            getattr(estimator(), name)(wrong=1)
+        assert "_Boosting" not in str(caught.value)
 
 
 def test_a_checked_call_keeps_its_signature():

@@ -91,9 +91,11 @@ class Editor:
         PlanError
             If the feature is not numeric, or the model has a score for each of several classes.
         """
-        if plain_text(feature) is None or not is_number(direction):
+        if plain_text(feature) is None:
+            raise PlanError(f"monotone: {short(feature)} is no feature: give the name of one.")
+        if not is_number(direction):
             raise PlanError(
-                f"monotone: {short(feature)} is no feature, or direction={short(direction)} is neither 1 nor -1."
+                f"direction={short(direction)} must be 1 (never falls) or -1 (never grows)."
             )
         return self._with({"kind": "monotone", "feature": feature, "direction": direction})
 
