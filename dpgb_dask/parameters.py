@@ -102,7 +102,8 @@ def check_ledger(
     ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
 ) -> None:
     """Refuse combinations of ledger, account, noise and schema for which no charge is possible."""
-    if noise is not None and not callable(getattr(noise, "fit_key", None)):
+    own_key = callable(getattr(noise, "fit_key", None)) and not isinstance(noise, type)
+    if noise is not None and not own_key:
         raise PlanError(
             f"noise is a {type(noise).__name__}. Leave it None; for a test, give dpgb_dask.testing.SeededNoise(seed)."
         )
@@ -275,7 +276,10 @@ def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | 
                 f" max_weight={most}, which multiplies the noise. Declare a larger one, or divide all weights by a"
                 " constant."
             )
-    return tuple(float(given.get(label, 1.0)) for label in classes)
+    weights = tuple(float(given.get(label, 1.0)) for label in classes)
+    if not any(weights):
+        raise PlanError(f"class_weight={short(given)} leaves no row a weight. Give one above 0.")
+    return weights
 
 
 def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) -> int | None:

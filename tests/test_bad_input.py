@@ -130,6 +130,16 @@ def check_refused(ledger, error, match, fit, estimator):
         ({"memory_limit": "lots"}, PlanError, "memory_limit='lots'"),
         ({"callbacks": [3]}, PlanError, "callbacks="),
         ({"callbacks": print}, PlanError, "must be a sequence"),
+        (
+            {"callbacks": [len]},
+            PlanError,
+            r"functions of \(stage, round, of how many\)",
+        ),
+        (
+            {"noise": SeededNoise},
+            PlanError,
+            r"Leave it None; for a test, give .*SeededNoise\(seed\)",
+        ),
         ({"memory_limit": 0}, PlanError, "memory_limit=0"),
         ({"memory_limit": True}, PlanError, "memory_limit=True"),
         ({"cache": "memory", "memory_limit": "4 GB"}, PlanError, "memory_limit=4000000000"),
