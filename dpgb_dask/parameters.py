@@ -28,21 +28,27 @@ T = TypeVar("T")
 INFER = "infer"
 
 
-# what other libraries call a parameter of the estimators
+# what other libraries call a parameter of the estimators, as in docs/parameters.md
 ELSEWHERE = {
-    **dict.fromkeys(
-        ("max_iter", "n_rounds", "num_boost_round", "num_iterations", "iterations"), "n_estimators"
-    ),
-    "eta": "learning_rate",
-    "eps": "epsilon",
-    "objective": "loss",
-    "max_bin": "max_bins",
-    "scale_pos_weight": "class_weight",
-    "monotone_constraints": "monotonic_cst",
-    "interaction_constraints": "interaction_cst",
-    "seed": "random_state",
-    "random_seed": "random_state",
-    "verbosity": "verbose",
+    name: ours
+    for ours, names in {
+        "epsilon": "eps",
+        "schema": "privacy_bounds privacy_target_min privacy_target_max",
+        "recipe": "booster tree_method boosting",
+        "loss": "objective",
+        "n_estimators": "max_iter max_rounds num_boost_round num_iterations n_rounds",
+        "learning_rate": "eta",
+        "max_depth": "max_leaves",
+        "max_bins": "max_bin",
+        "class_weight": "scale_pos_weight is_unbalance",
+        "monotonic_cst": "monotone_constraints",
+        "interaction_cst": "interaction_constraints interactions exclude",
+        "columns": "feature_names",
+        "random_state": "seed random_seed",
+        "verbose": "verbosity",
+        "callbacks": "callback",
+    }.items()
+    for name in names.split()
 }
 CLOSE = 0.7  # a keyword this like one of ours is a misspelt one
 

@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import dask.dataframe as dd
 import numpy as np
@@ -482,6 +483,21 @@ def test_every_wrong_call_of_ours_names_the_public_class(estimator):
         with pytest.raises(TypeError, match=rf"^{estimator.__name__}\.{name}\(\) ") as caught:
             getattr(estimator(), name)(wrong=1)
         assert "_Boosting" not in str(caught.value)
+
+
+def test_names_of_other_libraries_are_answered_with_ours_as_the_documentation_says():
+    page = (Path(__file__).parent.parent / "docs" / "parameters.md").read_text(encoding="utf-8")
+    asked = 0
+    for row in re.findall(r"^\| `(?:\w+)`.*", page, flags=re.MULTILINE):
+        here, *others, _note = (re.findall("`([a-z_]+)`", part) for part in row.split("|")[1:-1])
+        for name in {name for names in others for name in names} - {*DPGBClassifier().get_params()}:
+            if not name.startswith("_"):  # the end of another one
+                asked += 1
+                with pytest.raises(
+                    TypeError, match=rf"'{name}'\. It is '({'|'.join(here)})' here\."
+                ):
+                    DPGBClassifier(**{name: None})
+    assert asked > 15
 
 
 def test_a_checked_call_keeps_its_signature():
