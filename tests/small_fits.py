@@ -14,13 +14,13 @@ import numpy as np
 from distributed import Client
 from faults import Steps, kill
 
-from dpgb_dask import Categorical, DPGBClassifier, Ledger, Schema
+from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.controller.noise import SecretNoise
 from dpgb_dask.errors import LedgerUnavailableError
 from dpgb_dask.testing import SeededNoise
 
 FIT_ID = "f" * 24
-SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": Categorical([0.0, 1.0])}, classes=[0, 1])
+SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0), "c": [0.0, 1.0]}, classes=[0, 1])
 SETTINGS = {
     "auto": {"n_estimators": 2},
     "fdp-tr-newton": {"n_estimators": 2, "max_depth": 2},

@@ -275,7 +275,7 @@ def feature_of(name: str, spec: Any) -> Feature:
     _refuse_other_kind(name, kind, spec)
     refuse_unknown(spec, {"type", "missing", *fields}, f"feature {name!r}")
     made = make(name, spec, _truth(name, spec, "missing"))
-    if isinstance(given, list) and len(given) == 2 and all(map(_may_bound, given)):
+    if isinstance(given, list) and _may_be_bounds(given):
         both = short([*map(python_scalar, given)])
         raise SchemaError(
             f"feature {name!r}: a list of two numbers or days may be bounds or categories. Say which, as in {{'type':"
@@ -301,11 +301,13 @@ def _as_mapping(name: str, spec: Any) -> Any:
     return _fields(spec) if type(spec) in TYPES else spec
 
 
-def _may_bound(value: Any) -> bool:
-    """Return whether a value in a list may have been meant as a bound: a number, but in no quotes, or a day."""
-    if isinstance(value, str):
-        return ISO_DATE.fullmatch(value) is not None
-    return finite(python_scalar(value)) is not None
+def _may_be_bounds(given: list[Any]) -> bool:
+    """Return whether a list may have been meant as bounds: of two days, or two numbers, not one apart as codes are."""
+    pair = [python_scalar(value) for value in given]
+    if len(pair) != 2 or any(isinstance(value, str) for value in pair):
+        days = [isinstance(value, str) and ISO_DATE.fullmatch(value) for value in pair]
+        return len(pair) == 2 and all(days)
+    return None not in map(finite, pair) and abs(pair[0] - pair[1]) != 1
 
 
 def _type_in_words(given: Any) -> str:

@@ -92,8 +92,8 @@ class Schema:
         ``(low, high)`` declares a numeric feature, a list of categories a categorical one, ``bool`` one that is true
         or false, ``{"from": {value: group}}`` and ``{"buckets": n}`` one of more than 250 values; `Numeric`,
         `Categorical`, `Bool`, `Datetime`, `Grouped` and `Hashed` have more options. A list may be a range, an index or
-        one-dimensional array of texts, whole numbers or truth values, or a ``CategoricalDtype``; of two numbers or
-        days, which may be bounds, it is refused.
+        one-dimensional array of texts, whole numbers or truth values, or a ``CategoricalDtype``; of two days,
+        or two numbers that are not one apart, which may be bounds, it is refused.
     classes : sequence, optional
         Class labels of a classification target.
     target_bounds : (float, float), optional

@@ -13,7 +13,7 @@ from cli_parts import BUDGET, fitted, model_of, run
 from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
-from dpgb_dask import Categorical, Datetime, DPGBClassifier, Schema
+from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.private.reading.units import NO_UNIT, hash_units
@@ -59,8 +59,7 @@ def test_fit_and_predict_read_zarr(place, binary_schema, people):
 
 def test_csv_reads_declared_labels_and_missing_marks(tmp_path):
     schema = Schema(
-        {"c": ["u", "NA"], "n": Categorical([1, 2]), "b": [True, False], "x": (0, 1)},
-        classes=["no", "yes"],
+        {"c": ["u", "NA"], "n": [1, 2], "b": [True, False], "x": (0, 1)}, classes=["no", "yes"]
     )
     (tmp_path / "s.csv").write_text(
         "c,n,b,x,target\nNA,1,true,NA,yes\nnull,2.0,False,0.5,no\n,,,,\n"

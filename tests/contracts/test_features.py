@@ -91,7 +91,7 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
 
 @pytest.mark.parametrize(
     "pair",
-    [[18, 90], [0, 1], [0.0, np.float64(1)], ["2015-01-31", "2020-12-31"], [90, 18]],
+    [[18, 90], [0, 0.5], [0.0, np.float64(10)], ["2015-01-31", "2020-12-31"], [90, 18], [-1, 1]],
     ids=str,
 )
 def test_a_list_of_two_that_may_be_bounds_is_refused_and_both_ways_out_work(pair):
@@ -110,7 +110,19 @@ def test_a_list_of_two_that_may_be_bounds_is_refused_and_both_ways_out_work(pair
 
 @pytest.mark.parametrize(
     "sure",
-    [[True, False], ["1", "2"], ["true", "false"], [1, "many"], [1, 2, 3], ["NA", "b"], range(2)],
+    [
+        [True, False],
+        ["1", "2"],
+        ["true", "false"],
+        [1, "many"],
+        [1, 2, 3],
+        ["NA", "b"],
+        range(2),
+        [0, 1],
+        [2, 1],
+        [0.0, 1.0],
+        [2**53 + 1, 2**53 + 2],
+    ],
 )
 def test_a_list_that_cannot_be_bounds_is_one_of_categories(sure):
     assert schema_of(x=sure).features["x"] == Categorical(tuple(sure))

@@ -149,7 +149,7 @@ SIGNALLING = {
 @pytest.mark.parametrize("name", SIGNALLING)
 def test_no_float_warns(name):
     x = SIGNALLING[name]
-    schema = Schema({"x": (0, 1), "c": Categorical([0, 1])}, target_bounds=(-1e300, 1e300))
+    schema = Schema({"x": (0, 1), "c": [0, 1]}, target_bounds=(-1e300, 1e300))
     labels = Schema({"x": (0, 1)}, classes=[0, 1])
     bins = (FeatureBins(EDGES, None, 5), FeatureBins(None, np.arange(4, dtype=np.uint8), 4))
     with np.errstate(all="raise"):

@@ -124,7 +124,7 @@ def test_messages_name_the_kind_of_a_column_not_its_length():
     ],
 )
 def test_labels_of_a_type_that_can_never_match_raise_in_files_alone(declared, column, good):
-    feature = Schema({"f": Categorical(declared)}, classes=[0, 1])
+    feature = Schema({"f": declared}, classes=[0, 1])
     target = Schema({"x": (0, 1)}, classes=declared, target="f")
     check_columns(column.to_frame("f"), feature)
     check_columns(column, target, target=True)

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from forms import SCHEMA, some_rows
 
-from dpgb_dask import Categorical, DPGBClassifier, Schema
+from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import ChunkError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.opening import is_dataset, not_kept
@@ -123,12 +123,12 @@ def test_numbers_are_kept_as_they_are(tmp_path, features, labels):
         tmp_path / "d.zarr",
         rows,
         labels,
-        schema=Schema({"x": (0, 1), "age": Categorical([1, 2])}, classes=[0, 1]),
+        schema=Schema({"x": (0, 1), "age": [1, 2]}, classes=[0, 1]),
     )
     data = open_dataset(tmp_path / "d.zarr")
     other = Schema({"x": (-9, 6), "age": [5, "06", True]}, target_bounds=(0, 1))
     assert not_kept(data, other) == ()
-    other = Schema({"x": Categorical([5, 6]), "age": (0, 9)}, classes=[5, "6"])
+    other = Schema({"x": [5, 6], "age": (0, 9)}, classes=[5, "6"])
     assert not_kept(data, other) == ("x", "age")
     other = Schema({"x": (0, 1), "age": [1, "a"]}, classes=[0, "b"])
     assert not_kept(data, other) == ("age", "target")
