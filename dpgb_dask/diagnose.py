@@ -27,9 +27,9 @@ from dpgb_dask.contracts.schema import Schema, Target
 from dpgb_dask.display import exact, one_line
 from dpgb_dask.encoding.codes import encode, encode_weight, read_target
 from dpgb_dask.encoding.columns import n_rows, numbers, objects, one_column, split_columns
-from dpgb_dask.encoding.structure import check_beside
+from dpgb_dask.encoding.structure import check_beside, no_table
 from dpgb_dask.encoding.times import bounds_of, seconds
-from dpgb_dask.errors import SchemaError, StructureError, in_our_words, listed
+from dpgb_dask.errors import SchemaError, in_our_words, listed
 from dpgb_dask.matching import Columns, as_dataset, in_order, names_of
 from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
@@ -284,7 +284,7 @@ def _inputs(X: Any, y: Any, weight: Any, schema: Schema) -> tuple[Inputs, bool]:
     """Return the inputs of a fit, and whether they have a target; if not, a feature stands in for it."""
     names = names_of(X)
     if getattr(X, "ndim", 2) != 2:
-        raise StructureError("X must be a table with two dimensions: rows and features.")
+        raise no_table(X)
     if y is not None or (names is not None and schema.target.name in names):
         return check_inputs(X, y, weight, schema, schema.unit_id), True
     if names is None:

@@ -27,6 +27,7 @@ from dpgb_dask.contracts.schema import (
     target_of,
 )
 from dpgb_dask.display import WORDS, brief, html_table
+from dpgb_dask.encoding.structure import no_table
 from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
@@ -269,7 +270,7 @@ def _is_like_a_value(name: str) -> bool:
 
 def _width(source: Any) -> int:
     if len(source.shape) != 2:
-        raise StructureError("source must be a table with two dimensions: rows and features.")
+        raise no_table(source, "source")
     return int(source.shape[1])
 
 

@@ -138,9 +138,9 @@ def level_outside() -> int:
     return level
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a question that names the known word closest to a misspelt one; "" if none is close. Public words only."""
-    close = difflib.get_close_matches(str(word), list(known), 1)
+    close = difflib.get_close_matches(str(word), list(known), 1, cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -467,6 +467,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return np.asarray(y), np.asarray(predicted), weight
         return compared(self.schema_, self.predict(X), y, sample_weight)
 
+    @spoken
     def privacy_cost(self) -> PrivacyCost:
         """Return what a fit will cost; no data are read.
 
@@ -503,6 +504,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return math.log(target.high) - losses.RATE_SHIFT
         return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
 
+    @spoken
     def explain_global(self) -> explain.GlobalExplanation:
         """Return the terms that the model's score is the sum of, with bands of the noise.
 
@@ -528,6 +530,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             private=self.privacy_report_.private,
         )
 
+    @spoken
     def explain_local(self, X: Any) -> explain.LocalExplanation:
         """Return what each term adds to the prediction of each row.
 
@@ -586,6 +589,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
         return plot_model(self.explain_global(), terms=terms, n_terms=n_terms)
 
+    @spoken
     def plot_local(self, row: Any) -> Any:
         """Draw how the terms of the model lead to the prediction of one row.
 
@@ -640,6 +644,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         return explain.feature_importances(self.explain_global(), self.schema_)
 
+    @spoken
     def edit(self) -> Editor:
         """Return an editor, to change the model and get a new fitted estimator: post-processing, which costs nothing.
 
@@ -676,6 +681,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         out._adopt(changed)  # noqa: SLF001 - of this class
         return out
 
+    @spoken
     def save(self, path: str | Path) -> None:
         """Write the model as JSON: released values only.
 
@@ -707,6 +713,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return Content(self.model_, self.schema_, self.privacy_report_, self.bin_shares_)
 
+    @spoken
     def to_python(self, path: str | Path) -> None:
         """Write the model as a Python file that scores rows on its own: it needs no other package.
 
@@ -725,6 +732,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         to_python(self._content(), path)
 
+    @spoken
     def to_xgboost(self, path: str | Path) -> None:
         """Write the model as a file of XGBoost: UBJSON if the path ends in ``.ubj``, else JSON (docs/exports.md).
 
@@ -743,6 +751,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """
         to_xgboost(self._content(), path)
 
+    @spoken
     def to_onnx(self, path: str | Path) -> None:
         """Write the model as an ONNX file (docs/exports.md).
 
@@ -971,6 +980,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         tags.classifier_tags.poor_score = self._scores_poorly()
         return tags
 
+    @spoken
     def predict(self, X: Any) -> Any:
         """Return the most probable class of each row; of equally probable ones the class that was declared first.
 
@@ -987,6 +997,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         check_is_fitted(self)
         return self._apply(X, outputs.Labels(self._declared_labels()), self.classes_.dtype)
 
+    @spoken
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class, in the order of ``classes_``.
 
@@ -1004,6 +1015,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         columns = tuple(self.classes_.tolist())
         return self._apply(X, outputs.Probabilities(self._order()), np.float64, columns)
 
+    @spoken
     def decision_function(self, X: Any) -> Any:
         """Return the score: positive where the second of ``classes_`` is predicted; for several one column per class.
 
@@ -1029,6 +1041,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         said = f"{self.schema_.target.name} = {self.classes_[place]}: probability {100 * chances[place]:.3g} %"
         return (order[place], f"{said}, the highest") if several else (0, said)
 
+    @spoken
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on the caller's own rows; Dask collections are computed.
 
@@ -1164,6 +1177,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         tags.regressor_tags.poor_score = self._scores_poorly()
         return tags
 
+    @spoken
     def predict(self, X: Any) -> Any:
         """Return the expected target of each row, inside its public bounds.
 
@@ -1185,6 +1199,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         (value,) = np.asarray(compute(self.predict(row))[0])
         return 0, f"{self.schema_.target.name}: {value:.5g}"
 
+    @spoken
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R² on the caller's own rows; Dask collections are computed.
 

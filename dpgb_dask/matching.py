@@ -34,6 +34,7 @@ from dpgb_dask.errors import (
     short,
 )
 from dpgb_dask.names import POSITION
+from dpgb_dask.scalars import is_listing
 from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 SHOWN = 3  # most matches that a warning names
@@ -57,13 +58,8 @@ def check_choice(columns: Any) -> str | list[str] | None:
     """
     if columns is None or (isinstance(columns, str) and columns == POSITION):
         return columns
-    names = (
-        columns.tolist()
-        if isinstance(columns, np.ndarray | pd.Index)
-        else list(columns)
-        if isinstance(columns, list | tuple)
-        else None
-    )
+    own = isinstance(columns, np.ndarray | pd.Index | list | tuple) and is_listing(columns)
+    names = np.asarray(columns, dtype=object).tolist() if own else None
     if not names or not all(isinstance(name, str) for name in names):
         raise PlanError(
             f"columns={short(columns)} must be None, 'position', or a list of the names of the array's columns."
@@ -148,6 +144,9 @@ def _table_of(rows: Sequence[Any], width: int) -> NDArray[np.object_]:
     NumPy would infer the type and shape of a list from all of its values. As an object, each value is read by itself,
     whatever its neighbours are.
     """
+    parts = ("columns", "__dask_graph__", "key")  # of a frame, of what is lazy, of a future
+    if rows and any(hasattr(rows[0], own) for own in parts):
+        raise unknown_kind(rows, "X")
     for row in rows:
         is_row = isinstance(row, list | tuple | np.ndarray | pd.Series)
         if not is_row or getattr(row, "ndim", 1) != 1 or len(row) != width:

@@ -1,7 +1,7 @@
 """Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from inspect import Signature, signature
@@ -20,12 +20,37 @@ from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
-from dpgb_dask.scalars import is_number, plain_text, python_scalar, whole_number
+from dpgb_dask.scalars import is_listing, is_number, plain_text, python_scalar, whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 INFER = "infer"
+
+
+# what other libraries call a parameter of the estimators, as in docs/parameters.md
+ELSEWHERE = {
+    name: ours
+    for ours, names in {
+        "epsilon": "eps",
+        "schema": "privacy_bounds privacy_target_min privacy_target_max",
+        "recipe": "booster tree_method boosting",
+        "loss": "objective",
+        "n_estimators": "max_iter max_rounds num_boost_round num_iterations n_rounds",
+        "learning_rate": "eta",
+        "max_depth": "max_leaves",
+        "max_bins": "max_bin",
+        "class_weight": "scale_pos_weight is_unbalance",
+        "monotonic_cst": "monotone_constraints",
+        "interaction_cst": "interaction_constraints interactions exclude",
+        "columns": "feature_names",
+        "random_state": "seed random_seed",
+        "verbose": "verbosity",
+        "callbacks": "callback",
+    }.items()
+    for name in names.split()
+}
+CLOSE = 0.7  # a keyword this like one of ours is a misspelt one
 
 
 def spoken(method: Callable[P, T]) -> Callable[P, T]:
@@ -67,7 +92,10 @@ def _way_out(given: Mapping[str, Any], takes: Signature, wrong: str) -> str:
     known = [name for name in takes.parameters if name != "self"]
     for name in given:
         if name not in known:
-            return did_you_mean(name, known) or f" It takes {', '.join(known)}."
+            ours = ELSEWHERE.get(name)
+            if ours in known:
+                return f" It is {ours!r} here."
+            return did_you_mean(name, known, CLOSE) or f" It takes {', '.join(known)}."
     return " Give the rest by name." if "positional" in wrong else ""
 
 
@@ -80,7 +108,8 @@ def check_ledger(
     ledger: Any, account: str | None, noise: NoiseSource | None, *, inferred: bool
 ) -> None:
     """Refuse combinations of ledger, account, noise and schema for which no charge is possible."""
-    if noise is not None and not callable(getattr(noise, "fit_key", None)):
+    own_key = callable(getattr(noise, "fit_key", None)) and not isinstance(noise, type)
+    if noise is not None and not own_key:
         raise PlanError(
             f"noise is a {type(noise).__name__}. Leave it None; for a test, give dpgb_dask.testing.SeededNoise(seed)."
         )
@@ -253,7 +282,10 @@ def class_weights(given: Any, schema: Schema, most: int) -> tuple[float, ...] | 
                 f" max_weight={most}, which multiplies the noise. Declare a larger one, or divide all weights by a"
                 " constant."
             )
-    return tuple(float(given.get(label, 1.0)) for label in classes)
+    weights = tuple(float(given.get(label, 1.0)) for label in classes)
+    if not any(weights):
+        raise PlanError(f"class_weight={short(given)} leaves no row a weight. Give one above 0.")
+    return weights
 
 
 def largest_weight(schema: Schema, max_rows_per_unit: int, *, weighted: bool) -> int | None:
@@ -271,7 +303,7 @@ def plain_constraint(given: Any) -> Any:
         return {plain_constraint(key): plain_constraint(value) for key, value in given.items()}
     if isinstance(given, set | frozenset):
         return sorted((plain_constraint(item) for item in given), key=str)
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+    if is_listing(given) and not isinstance(given, str | bytes):
         return [plain_constraint(item) for item in given]
     return given
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from html import escape
 from importlib import import_module
+from inspect import signature
 from typing import Any, Protocol
 
 from tqdm import tqdm
@@ -35,6 +36,17 @@ class Display(Protocol):
         """Close the display; ``whole`` says whether the fit has ended by itself."""
 
 
+def _takes_three(function: Any) -> bool:
+    """Return whether a callback can be called with a stage, a round and a number of rounds, as far as it tells."""
+    try:
+        signature(function).bind("", 0, 0)
+    except TypeError:  # or it is no function
+        return False
+    except ValueError:  # a function of C, which does not tell
+        return True
+    return True
+
+
 class Bar:
     """Progress over rounds: a display if verbose, and the callbacks.
 
@@ -56,7 +68,7 @@ class Bar:
 
     def __init__(self, verbose: int, callbacks: Sequence[Progress] | None) -> None:
         given: Any = () if callbacks is None else callbacks
-        if not isinstance(given, Sequence) or not all(map(callable, given)):
+        if not isinstance(given, Sequence) or not all(map(_takes_three, given)):
             raise PlanError(
                 f"callbacks={short(given)} must be a sequence of functions of (stage, round, of how many)."
             )

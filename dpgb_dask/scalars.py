@@ -6,7 +6,7 @@ its class cannot read it.
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -33,6 +33,11 @@ def whole_number(value: Any) -> int | None:
     """Return a whole number as a Python int; None if it is of another type, or a bool."""
     whole = issubclass(type(value), (int, np.integer)) and type(value) is not bool
     return int(value) if whole else None
+
+
+def is_listing(value: Any) -> TypeGuard[Iterable[Any]]:
+    """Return whether items can be taken from a value one by one; an array without a dimension only seems so."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
 
 
 def python_scalar(value: Any) -> Any:

@@ -79,6 +79,7 @@ def test_class_weights_move_a_model(schema, features, labels):
         ("balanced", "read from the labels"),
         ({0: 5.0}, "max_weight=4"),
         ({1: -1}, "max_weight=4"),
+        ({0: 0, 1: 0}, "leaves no row a weight"),
         ({1: np.nan}, "max_weight=4"),
         ({1: "2"}, "max_weight=4"),
         ({2: 1.0}, "no declared class"),

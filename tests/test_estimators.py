@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import dask.dataframe as dd
 import numpy as np
@@ -444,6 +445,10 @@ def test_inferred_model_file_stays_marked(features, labels, tmp_path):
             lambda: DPGBClassifier(n_estimator=3),
             r"DPGBClassifier\(\) got .*'n_estimator'\. Did you mean 'n_estimators'\?",
         ),
+        (lambda: DPGBClassifier(eta=0.1), r"DPGBClassifier\(\) got .*'eta'\. It is 'learning_rate' here\."),
+        (lambda: DPGBRegressor(num_boost_round=9), r".*'num_boost_round'\. It is 'n_estimators' here\."),
+        (lambda: DPGBRegressor(warm_start=True), r".*'warm_start'\. It takes epsilon, .*"),
+        (lambda: DPGBRegressor().fit([], [], seed=1), r".*'seed'\. It takes X, y, .*"),
         (lambda: DPGBRegressor(n_trees=3), r"DPGBRegressor\(\) got .*'n_trees'\. It takes epsilon, .*"),
         (lambda: DPGBClassifier(1.0), r"DPGBClassifier\(\) too many .*\. Give the rest by name\."),
         (lambda: DPGBClassifier().fit(), r"DPGBClassifier\.fit\(\) missing .*'X'\."),
@@ -454,6 +459,8 @@ def test_inferred_model_file_stays_marked(features, labels, tmp_path):
         (lambda: DPGBClassifier().plot(term="a"), r"DPGBClassifier\.plot\(\) .* mean 'terms'\?"),
         (DPGBClassifier.fit, r"fit\(\) missing .*'self'\. Call it on an object\."),
         (lambda: DPGBClassifier.fit(y=["Jane Doe"]), r"fit\(\) missing .*'self'\. Call it on an object\."),
+        (lambda: DPGBRegressor().explain_global(1), r"DPGBRegressor\.explain_global\(\) too many .*"),
+        (lambda: DPGBRegressor().predict([], []), r"DPGBRegressor\.predict\(\) too many .*"),
         (lambda: DPGBClassifier().to_sql(), r"DPGBClassifier\.to_sql\(\) missing .*'path'\."),
     ],
 )  # fmt: skip
@@ -461,6 +468,36 @@ def test_a_wrong_call_names_the_public_class(call, said):
     with pytest.raises(TypeError, match=f"^{said}$") as caught:
         call()
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("estimator", [DPGBClassifier, DPGBRegressor])
+def test_every_wrong_call_of_ours_names_the_public_class(estimator):
+    """Python would name the class that a method is written in."""
+    methods = [
+        name
+        for name, function in inspect.getmembers(estimator, inspect.isfunction)
+        if not name.startswith("_") and function.__module__ == estimator.__module__
+    ]
+    assert {"fit", "save", "explain_local", "to_onnx", "predict", "score"} <= {*methods}
+    for name in methods:
+        with pytest.raises(TypeError, match=rf"^{estimator.__name__}\.{name}\(\) ") as caught:
+            getattr(estimator(), name)(wrong=1)
+        assert "_Boosting" not in str(caught.value)
+
+
+def test_names_of_other_libraries_are_answered_with_ours_as_the_documentation_says():
+    page = (Path(__file__).parent.parent / "docs" / "parameters.md").read_text(encoding="utf-8")
+    asked = 0
+    for row in re.findall(r"^\| `(?:\w+)`.*", page, flags=re.MULTILINE):
+        here, *others, _note = (re.findall("`([a-z_]+)`", part) for part in row.split("|")[1:-1])
+        for name in {name for names in others for name in names} - {*DPGBClassifier().get_params()}:
+            if not name.startswith("_"):  # the end of another one
+                asked += 1
+                with pytest.raises(
+                    TypeError, match=rf"'{name}'\. It is '({'|'.join(here)})' here\."
+                ):
+                    DPGBClassifier(**{name: None})
+    assert asked > 15
 
 
 def test_a_checked_call_keeps_its_signature():

@@ -324,7 +324,7 @@ def test_a_transformer_that_permutes_columns_warns_or_keeps_their_names(expected
 
 
 def test_one_hot_names_under_a_prefix_are_understood():
-    features = {"job_0": [0, 1], "job_1": [0, 1], "job_2": [0, 1], "age": (-9, 9), "pay": (-5, 5)}
+    features = {"job_0": bool, "job_1": bool, "job_2": bool, "age": (-9, 9), "pay": (-5, 5)}
     schema = Schema(features, classes=[0, 1])
     encode = make_column_transformer(
         (OneHotEncoder(sparse_output=False, dtype=int), ["job"]), (StandardScaler(), ["age"]), remainder="passthrough"

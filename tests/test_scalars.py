@@ -13,6 +13,7 @@ from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.errors import PlanError
 from dpgb_dask.scalars import finite_float, is_number, python_scalar, whole_number
+from dpgb_dask.testing import SeededNoise
 
 LIMITLESS = [10**400, math.nan, math.inf, np.float64("inf")]
 NUMBERS = [0, -3, 2.5, *LIMITLESS, np.int8(1), np.uint64(2**63), np.float32(0.5)]
@@ -48,6 +49,9 @@ def test_options_refuse_what_is_no_number(value):
     """One option of each module that checks numbers."""
     with pytest.raises(PlanError):
         Budget(epsilon=value, delta=1e-6)
+    for seed in (value, 1.5):
+        with pytest.raises(PlanError, match=r"seed=.* must be a whole number"):
+            SeededNoise(seed)
     schema = Schema({"a": (0, 1)}, classes=[0, 1])
     x, y = np.array([[0.0], [1.0]]), [0, 1]
     for option in ({"monotonic_cst": {"a": value}}, {"class_weight": {0: value}}):

@@ -25,7 +25,20 @@ from dpgb_dask import (
     recipes,
 )
 
-WRONG = (3, -1, None, "a", b"a", object(), [], [3], ("a",), {}, pd.DataFrame({"a": [1.5]}))
+WRONG = (
+    3,
+    -1,
+    np.array(2),
+    None,
+    "a",
+    b"a",
+    object(),
+    [],
+    [3],
+    ("a",),
+    {},
+    pd.DataFrame({"a": [1.5]}),
+)
 ROWS = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": np.linspace(1, 0, 60)})
 TARGET = (ROWS["a"] > 0.5).astype(int)
 FACTS = {"a": (0.0, 1.0), "b": (0.0, 1.0)}

@@ -14,8 +14,9 @@ import numpy as np
 from dpgb_dask.display import exact
 from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
-from dpgb_dask.scalars import python_scalar
+from dpgb_dask.scalars import python_scalar, whole_number
 from dpgb_dask.values import (
+    ISO_DATE,
     NO_FORM,
     as_text,
     cell,
@@ -59,7 +60,7 @@ class Categorical:
     Parameters
     ----------
     categories : tuple
-        At most 250 texts, numbers or truth values. They are compared by their normal forms: ``"01"`` is 1.
+        1 to 250 texts, numbers or truth values. They are compared by their normal forms: ``"01"`` is 1.
     missing : bool
         Whether missing values are expected. They are always allowed.
     """
@@ -257,22 +258,31 @@ def feature_of(name: str, spec: Any) -> Feature:
     SchemaError
         If anything of it is missing or contradictory; the message names the feature and the way out.
     """
+    given = spec
     spec = _as_mapping(name, spec)
     kind = _type_of(spec)
     if not isinstance(kind, str) or kind not in _KINDS:
         if isinstance(spec, Mapping):
-            given = "" if kind is None else f"type={short(kind)} is unknown; "
+            wrong = "no 'type'" if kind is None else f"type={short(kind)} is unknown"
         else:  # of an array the type alone, as it may be a column of rows
-            given = f"{_type_in_words(spec)} declares no feature; "
+            wrong = f"{_type_in_words(spec)} declares no feature"
         raise SchemaError(
-            f"feature {name!r}: {given}expected (low, high), a list of categories, bool, Datetime(first, last),"
+            f"feature {name!r}: {wrong}; expected (low, high), a list of categories, bool, Datetime(first, last),"
             " {'from': mapping}, {'buckets': number}, or in its JSON a 'type' that is one of"
             f" {', '.join(map(repr, _KINDS))}.{did_you_mean(kind, _KINDS)}"
         )
     fields, make = _KINDS[kind]
     _refuse_other_kind(name, kind, spec)
     refuse_unknown(spec, {"type", "missing", *fields}, f"feature {name!r}")
-    return make(name, spec, _truth(name, spec, "missing"))
+    made = make(name, spec, _truth(name, spec, "missing"))
+    if isinstance(given, list) and _may_be_bounds(given):
+        both = short([*map(python_scalar, given)])
+        raise SchemaError(
+            f"feature {name!r}: a list of two numbers or days may be bounds or categories. Say which, as in {{'type':"
+            f" 'categorical', 'categories': {both}}}, {{'type': 'numeric', 'low': …, 'high': …}} or {{'type':"
+            " 'datetime', 'first': …, 'last': …}; in Python, Categorical, Numeric or Datetime."
+        )
+    return made
 
 
 def _as_mapping(name: str, spec: Any) -> Any:
@@ -280,7 +290,8 @@ def _as_mapping(name: str, spec: Any) -> Any:
     if isinstance(spec, tuple):
         if len(spec) != 2:
             raise SchemaError(
-                f"feature {name!r} has no bounds. Give (low, high) from public knowledge."
+                f"feature {name!r} has no bounds: a tuple is (low, high), from public knowledge. Categories go in a"
+                " list."
             )
         return {"type": "numeric", "low": spec[0], "high": spec[1]}
     if isinstance(spec, range) or isinstance(listed_values(spec), list):
@@ -288,6 +299,15 @@ def _as_mapping(name: str, spec: Any) -> Any:
     if spec is bool or spec is np.bool_:
         return {"type": "bool"}
     return _fields(spec) if type(spec) in TYPES else spec
+
+
+def _may_be_bounds(given: list[Any]) -> bool:
+    """Return whether a list may have been meant as bounds: of two days, or two numbers, not one apart as codes are."""
+    pair = [python_scalar(value) for value in given]
+    if len(pair) != 2 or any(isinstance(value, str) for value in pair):
+        days = [isinstance(value, str) and ISO_DATE.fullmatch(value) for value in pair]
+        return len(pair) == 2 and all(days)
+    return None not in map(finite, pair) and abs(pair[0] - pair[1]) != 1
 
 
 def _type_in_words(given: Any) -> str:
@@ -327,7 +347,8 @@ def _numeric(name: str, spec: Mapping[str, Any], missing: bool) -> Numeric:
         refuse_quoted(f"feature {name!r}", spec)
         if spec.get("low") is not None and spec.get("high") is not None:
             raise SchemaError(
-                f"feature {name!r}: bounds must be two finite numbers; of dates, give Datetime(first, last)."
+                f"feature {name!r}: bounds must be two finite numbers; of dates, give Datetime(first, last), and of"
+                " categories, a list."
             )
         raise SchemaError(
             f"feature {name!r} has no bounds. Give (low, high) from public knowledge, not from the data."
@@ -345,7 +366,9 @@ def _categorical(name: str, spec: Mapping[str, Any], missing: bool) -> Categoric
     given = spec.get("categories")
     values = listed_values(given)
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise SchemaError(f"feature {name!r} has no list of categories.")
+        raise SchemaError(
+            f"feature {name!r}: categories={short(given)} must be a list, such as ['office', 'field']."
+        )
     if len(values) > MAX_CATEGORIES:
         told = f"{len(values)} categories, " if is_declaration(given) else "categories, "
         raise SchemaError(
@@ -395,11 +418,12 @@ def _day(name: str, side: str, given: Any) -> datetime.date:
             f"feature {name!r} has no {side} day. Give first and last, such as '2015-01-01', from public knowledge, not"
             " from the data."
         )
-    text = given.isoformat() if isinstance(given, datetime.date) else given
+    dated = isinstance(given, datetime.date | np.datetime64)
+    text = str(given).replace(" ", "T") if dated else given
     try:
-        # a time of day is refused, as bounds are whole days; midnight is what pandas makes of a day
+        # a time of day is refused, as bounds are whole days; midnight is what pandas and NumPy make of a day
         day, _, time = text.partition("T")
-        if len(day) == len("2015-01-01") and time in ("", "00:00:00"):
+        if len(day) == len("2015-01-01") and not time.strip("0:."):
             return datetime.date.fromisoformat(day)
     except (AttributeError, TypeError, ValueError):
         pass
@@ -456,10 +480,10 @@ def _group(name: str, group: Any) -> Any:
 
 
 def _hashed(name: str, spec: Mapping[str, Any], missing: bool) -> Hashed:
-    buckets = spec.get("buckets")
-    if type(buckets) is not int or not 2 <= buckets <= MAX_CATEGORIES:
+    buckets = whole_number(spec.get("buckets"))
+    if buckets is None or not 2 <= buckets <= MAX_CATEGORIES:
         raise SchemaError(
-            f"feature {name!r}: buckets={short(buckets)} must be a whole number in [2, {MAX_CATEGORIES}]."
+            f"feature {name!r}: buckets={short(spec.get('buckets'))} must be a whole number in [2, {MAX_CATEGORIES}]."
         )
     return Hashed(buckets, missing)
 

@@ -38,7 +38,7 @@ from dpgb_dask.errors import (
     short,
     where_json_breaks,
 )
-from dpgb_dask.scalars import is_number, python_scalar
+from dpgb_dask.scalars import is_listing, is_number, python_scalar, whole_number
 from dpgb_dask.values import is_missing, listed_values
 from dpgb_dask.whole_files import file_of, write_whole
 
@@ -92,7 +92,8 @@ class Schema:
         ``(low, high)`` declares a numeric feature, a list of categories a categorical one, ``bool`` one that is true
         or false, ``{"from": {value: group}}`` and ``{"buckets": n}`` one of more than 250 values; `Numeric`,
         `Categorical`, `Bool`, `Datetime`, `Grouped` and `Hashed` have more options. A list may be a range, an index or
-        one-dimensional array of texts, whole numbers or truth values, or a ``CategoricalDtype``.
+        one-dimensional array of texts, whole numbers or truth values, or a ``CategoricalDtype``; of two days,
+        or two numbers that are not one apart, which may be bounds, it is refused.
     classes : sequence, optional
         Class labels of a classification target.
     target_bounds : (float, float), optional
@@ -149,8 +150,10 @@ class Schema:
     ) -> None:
         given: Any = features  # despite the type hint, it may be anything that a file holds
         if not isinstance(given, Mapping) or not given:
+            what = "is empty" if isinstance(given, Mapping) else f"is a {type(given).__name__}"
             raise SchemaError(
-                "features is empty, or no mapping: a schema declares at least one feature, e.g. {'age': (17, 90)}."
+                f"features {what}. Give a dict that declares each column by its name, such as {{'age': (17, 90), 'job':"
+                " ['office', 'field']}. Schema.draft(data) has the names."
             )
         if len(features) > MAX_FEATURES:
             raise SchemaError(
@@ -162,6 +165,15 @@ class Schema:
         }
         if len(self.features) != len(features):
             raise SchemaError("Two features have the same name, once written as text. Rename one.")
+        check_flag("private", private, SchemaError)
+        self.private = private
+        if private:  # of inferred facts, a column without a value has none
+            for column, feature in self.features.items():
+                if isinstance(feature, Categorical) and not feature.categories:
+                    raise SchemaError(
+                        f"feature {column!r} lists no categories: all its values would be 'other'. List them, or name"
+                        " the column in 'ignore'."
+                    )
         columns = {name: encoded_as(name, f) for name, f in self.features.items()}
         self.encoded: dict[str, Encoded] = {}
         for source, own in columns.items():
@@ -176,9 +188,11 @@ class Schema:
         self.max_weight = _max_weight(max_weight)
         check_unit_id(unit_id)
         self.unit_id = unit_id
-        check_flag("private", private, SchemaError)
-        self.private = private
         _check_text(self)
+        if unit_id is not None and unit_id == self.target.name:
+            raise SchemaError(
+                f"unit_id={unit_id!r} is also the target: all rows of one label would be one unit. Rename one of them."
+            )
         for role, name in (
             ("target", self.target.name),
             ("unit_id", unit_id),
@@ -385,7 +399,8 @@ class Schema:
             raise SchemaError(f"Schema file {str(path)!r}: {error}") from None
         except ValueError as error:
             raise SchemaError(
-                f"Schema file {str(path)!r} is not JSON{where_json_breaks(error)}."
+                f"Schema file {str(path)!r} is not JSON{where_json_breaks(error)}. JSON has double quotes, no comments,"
+                " and no comma after the last of several."
             ) from None
         return data
 
@@ -504,7 +519,7 @@ def names_ignored(ignore: Any) -> tuple[str, ...]:
     SchemaError
         If they are no list.
     """
-    if isinstance(ignore, str | bytes | Mapping) or not isinstance(ignore, Iterable):
+    if isinstance(ignore, str | bytes | Mapping) or not is_listing(ignore):
         raise SchemaError(f"ignore={short(ignore)} must be a list of column names.")
     return tuple(str(name) for name in ignore)
 
@@ -567,7 +582,11 @@ def target_of(name: Any, classes: Any, bounds: Any) -> Target:
             )
         check_labels("classes", classes, labels)
         return Target(name, "binary" if len(labels) == 2 else "multiclass", labels)
-    pair = tuple(bounds) if isinstance(bounds, Sequence) else ()
+    pair = (
+        ()
+        if isinstance(bounds, Mapping | set | frozenset) or not is_listing(bounds)
+        else tuple(bounds)
+    )
     low, high = map(finite, pair) if len(pair) == 2 else (None, None)
     if low is None or high is None or low >= high:
         raise SchemaError(
@@ -604,6 +623,7 @@ def _check_form(data: Mapping[str, Any]) -> None:
 
 
 def _max_weight(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WEIGHT:
+    most = whole_number(value)
+    if most is None or not 1 <= most <= MAX_WEIGHT:
         raise SchemaError(f"max_weight={short(value)} must be a whole number in [1, {MAX_WEIGHT}].")
-    return value
+    return most

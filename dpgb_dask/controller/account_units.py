@@ -38,9 +38,24 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import ROUND_UP, Item, Spending
 from dpgb_dask.controller import accounting
+from dpgb_dask.display import exact
 from dpgb_dask.errors import LedgerError, PlanError, short
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.scalars import is_number, plain_text
+
+LARGE_DELTA = 1e-3  # one over the fewest rows that a fit could learn from
+SMALLER_DELTA = "Take a constant well below one over the number of people you could ever have"
+
+
+def large_delta(delta: float) -> tuple[str, ...]:
+    """Say that a delta of approximate differential privacy is large by itself."""
+    if delta < LARGE_DELTA:
+        return ()
+    return (
+        f"LARGE DELTA: delta={exact(delta)} is the chance that the promise fails outright. A method that publishes each"
+        f" row with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the"
+        " rows.",
+    )
 
 
 def check_account(epsilon: float, delta: float, analysis: str) -> None:

@@ -23,6 +23,7 @@ import sqlite3
 import stat
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -88,10 +89,12 @@ from dpgb_dask.display import Listing, exact, html_table
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
+    LargeDeltaWarning,
     LedgerError,
     LedgerLostError,
     LedgerUnavailableError,
     ResumeError,
+    level_outside,
 )
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.scalars import plain_text
@@ -261,10 +264,22 @@ class Ledger:
             If the account exists with another cap or unit, or the analysis is not known.
         PlanError
             If epsilon or delta is out of range.
+
+        Warns
+        -----
+        LargeDeltaWarning
+            If delta is at least 1e-3, the analysis needs one, and the ledger is not in memory.
         """
         account_units.check_account(epsilon, delta, analysis)
         if not _is_name(name):
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
+        if (
+            name != name.strip()
+        ):  # another account, beside the one that was meant, would double the budget
+            raise LedgerError(f"account name {name!r} begins or ends with a blank. Leave it out.")
+        # of a fit without a ledger, whose own is in memory, the fit says it
+        for text in account_units.large_delta(delta) if self.durable and analysis != "pure" else ():
+            warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         if unit_id is not None and not _is_name(unit_id):
             raise LedgerError(f"unit_id={unit_id!r} must be text of 1 to 200 characters, or None.")
         body = {

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import dask.array as da
@@ -79,8 +80,15 @@ def _plain(values: Any) -> Any:
 def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     """Return the error for a collection that cannot be read; ``name`` is the argument's."""
     hint = "Convert it to one of these."
-    if isinstance(data, Delayed):
+    part = data[0] if isinstance(data, list | tuple) and data else data
+    if isinstance(part, Delayed) or type(part).__module__ == "distributed.client":
         hint = "Make a collection of it: dask.dataframe.from_delayed, or dask.array.from_delayed."
+    elif part is not data:
+        hint = "Make one of its parts: pandas.concat, dask.dataframe.concat, or numpy.concatenate."
+    elif isinstance(data, Mapping) and name == "X":
+        hint = "Make a table of it: pandas.DataFrame(X)."
+    elif hasattr(data, "to_dataframe"):  # a bag of Dask's
+        hint = f"Make a table of it: {name}.to_dataframe()."
     elif hasattr(data, "toarray"):
         hint = "Convert sparse data with .toarray()."
     elif isinstance(data, str | os.PathLike):

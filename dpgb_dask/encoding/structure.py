@@ -164,10 +164,22 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     if isinstance(block, tuple):
         return _match_width(len(block), schema)
     if getattr(block, "ndim", None) != 2:
-        named = getattr(getattr(block, "dtype", None), "names", None) is not None
-        hint = " Of a structured array, pandas.DataFrame(X) makes one." if named else ""
-        raise StructureError(f"X must be a table with two dimensions: rows and features.{hint}")
+        raise no_table(block)
     return _match_width(block.shape[1], schema)
+
+
+def no_table(data: Any, name: str = "X") -> StructureError:
+    """Return the error for rows that have no two dimensions; ``name`` is the argument's."""
+    hint = ""
+    if getattr(getattr(data, "dtype", None), "names", None) is not None:
+        hint = f" Of a structured array, pandas.DataFrame({name}) makes one."
+    elif isinstance(data, pd.Series):
+        hint = f" Of one row, {name}.to_frame().T makes one; of one column, {name}.to_frame()."
+    elif getattr(data, "ndim", None) == 1 and hasattr(data, "reshape"):
+        hint = (
+            f" Of one row, {name}.reshape(1, -1) makes one; of one column, {name}.reshape(-1, 1)."
+        )
+    return StructureError(f"{name} must be a table with two dimensions: rows and features.{hint}")
 
 
 def frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:

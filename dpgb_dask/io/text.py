@@ -8,7 +8,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 import codecs
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from fsspec.utils import infer_compression
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
-from dpgb_dask.scalars import plain_text, same_text
+from dpgb_dask.scalars import is_listing, plain_text, same_text, whole_number
 from dpgb_dask.whole_files import name_of
 
 AT_ONCE = 16  # first lines that are read at once: each waits for its store
@@ -116,13 +116,14 @@ def read_csv(
     """
     form = Form(delimiter, encoding, quotechar, decimal)
     check_flag("strict", strict, StructureError)
-    if type(blocksize) is not int or blocksize < 1:
+    block = whole_number(blocksize)
+    if block is None or block < 1:
         raise StructureError(
-            f"blocksize={blocksize!r} must be a whole number of bytes, at least 1."
+            f"blocksize={short(blocksize)} must be a whole number of bytes, at least 1."
         )
     # not an open file's lines
     one_name = isinstance(path, str | bytes | Path) or hasattr(path, "read")
-    places: list[Any] = list(path) if isinstance(path, Iterable) and not one_name else [path]
+    places: list[Any] = list(path) if is_listing(path) and not one_name else [path]
     if not places:
         raise StructureError("path=[] names no file. Give at least one.")
     given = list(map(name_of, places))
@@ -145,7 +146,7 @@ def read_csv(
             )
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
-        size = None if whole else blocksize
+        size = None if whole else block
         _, blocks_of_files, paths = read_bytes(
             given,
             delimiter=b"\n",

@@ -103,8 +103,9 @@ def get(loss: Any, kind: str | None = None) -> Loss:
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
-            name, colon, option = loss.partition(":")
-            if colon:
+            name, _, option = loss.partition(":")
+            # and no objective of XGBoost's, such as "reg:squarederror"
+            if option.replace(".", "", 1).isdigit():
                 made = type(LOSSES[name]).__name__ if name in LOSSES else "MyLoss"
                 raise PlanError(
                     f"loss={loss!r}: that form is the command line's. In Python, give a value: {made}({option})."

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from dpgb_dask.plots.style import (
 )
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
 from dpgb_dask.released.explain.terms import marked
+from dpgb_dask.scalars import is_listing
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.3, 3.3  # of one panel, inches
@@ -116,7 +117,7 @@ def _chosen(explanation: GlobalExplanation, names: Any, n_terms: Any) -> list[Te
             raise PlanError(f"n_terms={short(n_terms)} must be a whole number.")
         drawn = [term for term in explanation.terms if term.scores is not None]
         return sorted(drawn, key=lambda term: -term.importance)[: max(int(n_terms), 0)]
-    if not isinstance(names, Iterable):
+    if not is_listing(names):
         raise PlanError(
             f"terms={short(names)} must be the name of a term, or a list of names. explain_global().names lists them."
         )

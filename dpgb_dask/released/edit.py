@@ -10,7 +10,7 @@ Post-processing of released values (docs/privacy.md P4): ε and δ of the fit st
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from dpgb_dask.errors import PlanError, did_you_mean, listed, short
 from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, decompose
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
-from dpgb_dask.scalars import finite_float, is_number, plain_text, python_scalar
+from dpgb_dask.scalars import finite_float, is_listing, is_number, plain_text, python_scalar
 
 KINDS = {
     "monotone": {"kind", "feature", "direction"},
@@ -92,9 +92,11 @@ class Editor:
         PlanError
             If the feature is not numeric, or the model has a score for each of several classes.
         """
-        if plain_text(feature) is None or not is_number(direction):
+        if plain_text(feature) is None:
+            raise PlanError(f"monotone: {short(feature)} is no feature: give the name of one.")
+        if not is_number(direction):
             raise PlanError(
-                f"monotone: {short(feature)} is no feature, or direction={short(direction)} is neither 1 nor -1."
+                f"direction={short(direction)} must be 1 (never falls) or -1 (never grows)."
             )
         return self._with({"kind": "monotone", "feature": feature, "direction": direction})
 
@@ -128,7 +130,7 @@ class Editor:
         highest = None if most is None else math.floor(most)
         if least is not None and most is not None and least <= most < math.ceil(least):
             lowest = highest = round(least)  # no whole step lies within the bounds
-        several = isinstance(where, Iterable) and not isinstance(where, str)
+        several = is_listing(where) and not isinstance(where, str)
         listed = where if where is None or several else [where]  # one category
         part = None if listed is None else list(map(python_scalar, listed))
         return self._with(

@@ -23,6 +23,7 @@ from dpgb_dask.encoding.structure import (
     check_columns,
     check_one_axis,
     match_names,
+    no_table,
 )
 from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.lazy_decoding import total_collection, total_values
@@ -132,7 +133,8 @@ def apply(  # noqa: PLR0911 - one per kind of collection
             token=function.task,
         )
     if isinstance(rows, da.Array):
-        _check_two_axes(rows)
+        if rows.ndim != 2:
+            raise no_table(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
         rows = as_read(rows)
         if rows.numblocks[1] > 1:
@@ -143,9 +145,11 @@ def apply(  # noqa: PLR0911 - one per kind of collection
         chunks = (rows.chunks[0], (len(columns),))
         return rows.map_blocks(function, chunks=chunks, meta=np.empty((0, 0), dtype), **same)
     if not isinstance(rows, pd.DataFrame):
+        given = rows
         if not isinstance(rows, np.ma.MaskedArray):  # whose mask says what is missing
             rows = np.asarray(rows, dtype=object if isinstance(rows, list | tuple) else None)
-        _check_two_axes(rows)
+        if rows.ndim != 2:
+            raise no_table(given)
     check_columns(rows, function.schema)
     return function(rows)
 
@@ -190,17 +194,11 @@ def _on_columns(*columns: NDArray[Any], function: RowFunction) -> NDArray[Any]:
     return function(columns)
 
 
-def _check_two_axes(rows: Any) -> None:
-    if rows.ndim != 2:
-        raise StructureError(
-            f"rows has ndim={rows.ndim}, and must have 2 axes: rows and features. Reshape it."
-        )
-
-
 def _on_dataarray(
     function: RowFunction, rows: xr.DataArray, dtype: np.dtype[Any], columns: tuple[Any, ...] | None
 ) -> xr.DataArray:
-    _check_two_axes(rows)
+    if rows.ndim != 2:
+        raise no_table(rows)
     _check_dim(rows.dims[0], columns)
     features = rows.dims[1]
     if features in rows.coords and rows.coords[features].dtype.kind in "OUST":

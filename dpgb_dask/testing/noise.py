@@ -3,6 +3,8 @@
 import hashlib
 
 from dpgb_dask.controller.noise import KEY_BYTES
+from dpgb_dask.errors import PlanError, short
+from dpgb_dask.scalars import whole_number
 
 
 class SeededNoise:
@@ -12,6 +14,11 @@ class SeededNoise:
     ----------
     seed : int
 
+    Raises
+    ------
+    PlanError
+        If the seed is no whole number.
+
     Privacy
     -------
     None: anyone who knows the seed can subtract the noise. Models are marked ``private=False``, and a ledger account is
@@ -19,7 +26,10 @@ class SeededNoise:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        whole = whole_number(seed)
+        if whole is None:
+            raise PlanError(f"seed={short(seed)} must be a whole number.")
+        self.seed = whole
 
     def fit_key(self) -> bytes:
         """Return the 32-byte key derived from the seed."""

@@ -8,7 +8,7 @@ from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.features import Grouped, in_words
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.controller import accounting
+from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.comparison.pld import compared
 from dpgb_dask.controller.comparison.records import Gaussian, records_of
 from dpgb_dask.display import exact
@@ -23,9 +23,7 @@ from dpgb_dask.training.fit import Asked, FitResult
 
 SUSPECT_SHARE = 0.5  # warn about a feature if, for sure, a higher share of its values is unread …
 EXPECTED_SHARE = 0.95  # … or a higher share of missing values, if the schema declares them
-LARGE_DELTA = 1e-3  # one over the fewest rows that a fit could learn from
 SURE_SD = 3.0  # "for sure" means by this many standard deviations of the noise
-SMALLER_DELTA = "Take a constant well below one over the number of people you could ever have"
 ASSUMPTIONS = (
     "The facts above are known to the reader without looking at the rows.",
     "delta is a constant that was chosen without looking at the rows.",
@@ -167,13 +165,7 @@ def _causes_of_few_rows(shape: Shape) -> tuple[list[str], str]:
 
 def large_delta(delta: float, plan: Plan) -> tuple[str, ...]:
     """Say that delta is large by itself, which is known before a fit; a pure plan spends none."""
-    if plan.pure or delta < LARGE_DELTA:
-        return ()
-    return (
-        f"LARGE DELTA: delta={exact(delta)} is the chance that the promise fails outright. A method that publishes each"
-        f" row with that chance, as it is, would keep it too. {SMALLER_DELTA}, such as 1e-6, without looking at the"
-        " rows.",
-    )
+    return () if plan.pure else account_units.large_delta(delta)
 
 
 def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str, ...]:
@@ -194,7 +186,7 @@ def large_beside_rows(result: FitResult, plan: Plan, shape: Shape) -> tuple[str,
     return (
         f"LARGE DELTA: delta={exact(delta)} is not below one over the number of {what}: by a released number, there are"
         f" {least:.3g} or more. A method that publishes one of them, drawn at random, would keep the promise too."
-        f" {SMALLER_DELTA}.",
+        f" {account_units.SMALLER_DELTA}.",
     )
 
 

@@ -15,6 +15,7 @@ from dpgb_dask import Bool, Categorical, Datetime, Grouped, Hashed, Numeric, Sch
 from dpgb_dask.contracts.features import in_words
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import SchemaError
+from dpgb_dask.scalars import python_scalar
 
 MAPPING = {"10115": "Berlin", 1067: "Dresden", True: "odd", 2.5: 7}
 
@@ -88,6 +89,54 @@ def test_what_declares_no_feature_is_named_by_its_type(given, words):
     assert "Jane" not in text
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [[18, 90], [0, 0.5], [0.0, np.float64(10)], ["2015-01-31", "2020-12-31"], [90, 18], [-1, 1]],
+    ids=str,
+)
+def test_a_list_of_two_that_may_be_bounds_is_refused_and_both_ways_out_work(pair):
+    """In JSON, whose only lists these are, ``[18, 90]`` is nearly always meant as bounds."""
+    data = schema_of(x=(0, 1)).to_dict()
+    for make in (
+        lambda: schema_of(x=pair),
+        lambda: Schema.from_dict(data | {"features": {"x": pair}}),
+    ):
+        with pytest.raises(SchemaError, match=r"'x': a list of two .* Say which") as refused:
+            make()
+        assert f"'categories': {[*map(python_scalar, pair)]}" in str(refused.value)
+    for sure in (Categorical(pair), {"type": "categorical", "categories": pair}):
+        assert schema_of(x=sure).features["x"] == Categorical(tuple(pair))
+
+
+@pytest.mark.parametrize(
+    "sure",
+    [
+        [True, False],
+        ["1", "2"],
+        ["true", "false"],
+        [1, "many"],
+        [1, 2, 3],
+        ["NA", "b"],
+        range(2),
+        [0, 1],
+        [2, 1],
+        [0.0, 1.0],
+        [2**53 + 1, 2**53 + 2],
+    ],
+)
+def test_a_list_that_cannot_be_bounds_is_one_of_categories(sure):
+    assert schema_of(x=sure).features["x"] == Categorical(tuple(sure))
+
+
+@pytest.mark.parametrize("none", [[], (), range(0), np.array([], str), pd.CategoricalDtype([])])
+def test_a_feature_without_categories_is_refused_but_where_facts_are_inferred(none):
+    for given in (none, Categorical(none), {"type": "categorical", "categories": none}):
+        with pytest.raises(SchemaError, match=r"no (categories|bounds)"):
+            schema_of(x=given)
+    empty = Schema({"x": Categorical(())}, classes=[0, 1], private=False)
+    assert Schema.from_dict(empty.to_dict()) == empty
+
+
 @pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pd.NA, pd.NaT])
 def test_a_category_that_is_missing_is_refused(missing):
     spec = {"type": "categorical", "categories": ["x", missing]}
@@ -153,6 +202,9 @@ def test_a_long_range_is_counted_before_it_is_listed():
         ({"buckets": 9}, Hashed(9)),
         (Datetime("2020-01-01", "2020-01-31"), {"type": "datetime", "first": "2020-01-01", "last": "2020-01-31"}),
         (Datetime(datetime.date(2020, 1, 1), pd.Timestamp("2020-01-31")), Datetime("2020-01-01", "2020-01-31")),
+        (Datetime(np.datetime64("2020-01-01"), "2020-01-31"), Datetime("2020-01-01", "2020-01-31")),
+        (Datetime("2020-01-01", np.datetime64("2020-01-31", "ns")), Datetime("2020-01-01", "2020-01-31")),
+        (Hashed(np.int64(9)), Hashed(9)),
         (Datetime("2020-01-01", "2020-01-31", ["hour"]), Datetime("2020-01-01", "2020-01-31", ("hour",))),
     ],
 )  # fmt: skip
@@ -200,6 +252,12 @@ DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
         (DAY | {"first": "20200101"}, "first='20200101' must be a day"),
         (DAY | {"first": 2020}, "first=2020 must be a day"),
         (DAY | {"first": datetime.datetime(2020, 1, 1, 5)}, "must be a day in the form"),
+        (DAY | {"first": np.datetime64("2020-01-01T05")}, "must be a day in the form"),
+        (DAY | {"first": np.datetime64("NaT")}, "must be a day in the form"),
+        (("office", "field"), "two finite numbers.*and of categories, a list"),
+        (("office", "field", "home"), "a tuple is .low, high..*Categories go in a list"),
+        (Categorical("ab"), "categories='ab' must be a list"),
+        ({"min": 18, "max": 90}, "'x': no 'type'; expected"),
         (DAY | {"parts": []}, "parts=.* must be a list of some of days, year"),
         (DAY | {"parts": "days"}, "parts='days' must be"),
         (DAY | {"parts": ["day"]}, "parts=.'day'. must be"),

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 from mutants import mutants
 
@@ -136,6 +138,26 @@ def test_python_facts_of_other_types_are_refused():
     for features in (5, ["a"], {1: (0, 1), "1": (0, 1)}, {"a": (0, [1])}, {"a": Numeric(0, "x")}):
         with pytest.raises(SchemaError):
             Schema(features, classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    "features", [["age"], "age", pd.DataFrame({"age": [41]}), pd.DataFrame({"age": [41]}).dtypes]
+)
+def test_what_features_are_instead_of_a_dict_is_said(features):
+    kind = type(features).__name__
+    with pytest.raises(SchemaError, match=rf"features is a {kind}\. Give a dict.*Schema\.draft"):
+        Schema(features, classes=[0, 1])
+
+
+def test_numbers_of_numpy_are_numbers():
+    schema = Schema({"a": (0, 1)}, target_bounds=np.array([0, 9]), max_weight=np.int64(2))
+    assert schema == Schema({"a": (0, 1)}, target_bounds=(0, 9), max_weight=2)
+    assert json.loads(json.dumps(schema.to_dict())) == schema.to_dict()
+
+
+def test_a_target_is_no_unit():
+    with pytest.raises(SchemaError, match="unit_id='y' is also the target"):
+        Schema({"a": (0, 1)}, classes=[0, 1], target="y", unit_id="y")
 
 
 @pytest.mark.parametrize("kind", [set, frozenset])

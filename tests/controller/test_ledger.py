@@ -31,6 +31,7 @@ from dpgb_dask.controller.noise import write_key
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
+    LargeDeltaWarning,
     LedgerError,
     LedgerUnavailableError,
     PlanError,
@@ -86,6 +87,18 @@ def test_open_account_refuses_name_and_analysis(ledger):
         ledger.open_account("b", epsilon=1.0, delta=1e-6, analysis="pld")
     with pytest.raises(LedgerError, match="1 to 200"):
         ledger.open_account("", epsilon=1.0, delta=1e-6)
+
+
+def test_an_account_of_a_large_delta_is_said_to_promise_little(ledger):
+    with pytest.warns(LargeDeltaWarning, match=r"delta=0\.1 is the chance"):
+        ledger.open_account("large", epsilon=1.0, delta=0.1)
+    ledger.open_account("b", epsilon=1.0, delta=0.1, analysis="pure")  # which needs none
+
+
+@pytest.mark.parametrize("name", [" people", "people ", "people\n"])
+def test_no_account_is_one_more_by_a_blank_alone(ledger, name):
+    with pytest.raises(LedgerError, match="begins or ends with a blank"):
+        ledger.open_account(name, epsilon=1.0, delta=1e-6)
 
 
 def test_cap_is_rounded_down_and_charged_exactly(ledger):

@@ -123,6 +123,8 @@ def test_poisson_needs_a_target_that_is_never_negative():
         (Huber, r"loss=Huber is a class: give a value of it, as in Huber\(\)"),
         ("huber:0.2", r"the command line's. In Python, give a value: Huber\(0.2\)"),
         ("log_cosh:0.1", "that form is the command line's"),
+        ("reg:squarederror", r"is unknown\. Choose one of .* Did you mean 'squared_error'"),
+        ("count:poisson", r"is unknown\. Choose one of .* Did you mean 'poisson'"),
     ],
 )
 def test_another_form_of_a_loss_is_refused_with_the_way_out(given, told):

@@ -328,6 +328,8 @@ def test_verify_repeats_the_edits(tmp_path):
         (lambda e: e.monotone("job"), "'job' is no numeric feature"),
         (lambda e: e.monotone("hour"), "'hour' is no feature"),
         (lambda e: e.monotone("age", 2), "must be 1"),
+        (lambda e: e.monotone("age", "up"), "direction='up' must be 1"),
+        (lambda e: e.monotone(["age"], 1), r"\['age'\] is no feature: give"),
         (lambda e: e.clamp("age"), "needs low, high or both"),
         (lambda e: e.clamp("age", 1, 0), "low must not exceed high"),
         (lambda e: e.clamp("age", float("nan")), "give a number"),

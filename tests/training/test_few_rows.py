@@ -119,8 +119,8 @@ CAUSES = {
         {"schema": WEIGHTED}, {}, np.zeros(800),
         ["sample weights are missing, not above 0", "max_weight=4"], r"schema\.check\(X, y, sample_weight\)",
     ),
-    "classes of weight 0": (
-        {"schema": WEIGHTED, "class_weight": {0: 0, 1: 0}}, {}, None,
+    "classes of hardly any weight": (
+        {"schema": WEIGHTED, "class_weight": {0: 0, 1: 1e-9}}, {}, None,
         ["sample weights times class_weight are missing"], r"schema\.check\(X, y, sample_weight\)",
     ),
     "units that cannot be read": (

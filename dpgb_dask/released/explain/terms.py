@@ -3,7 +3,7 @@
 import contextlib
 import decimal
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number, Rational, Real
 from typing import Any
@@ -17,6 +17,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import MOST, NAME, apart, brief, html_table, one_line
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.released.statement import MARK
+from dpgb_dask.scalars import is_listing
 from dpgb_dask.values import is_missing
 
 MISSING, OTHER = "missing", "other"
@@ -78,7 +79,7 @@ def meant(given: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
     """
     known = set(names)
     if not isinstance(given, str):
-        if not isinstance(given, Iterable):
+        if not is_listing(given):
             raise PlanError(
                 f"{short(given)} names no term: give its name, or a list of its features."
             )

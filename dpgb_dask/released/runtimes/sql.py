@@ -1,7 +1,7 @@
 """A model as one SQL query, for SQLite and DuckDB: look-ups by CASE, added up in balanced pairs."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from dpgb_dask.released.runtimes.sql_dates import (
     sqlite_fields,
 )
 from dpgb_dask.remote import put
-from dpgb_dask.scalars import plain_text, python_scalar
+from dpgb_dask.scalars import is_listing, plain_text, python_scalar
 
 MOST_COLUMNS = 1900  # SQLite takes 2000 in a table
 OF_A_DATE = 28  # columns at most
@@ -221,7 +221,7 @@ def _names(option: str, value: Any) -> list[str]:
     StructureError
         If it is neither.
     """
-    several = isinstance(value, Iterable) and not isinstance(value, str)
+    several = is_listing(value) and not isinstance(value, str)
     names = []
     for one in value if several else [value]:
         name = plain_text(one)
