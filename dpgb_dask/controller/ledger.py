@@ -273,9 +273,8 @@ class Ledger:
         account_units.check_account(epsilon, delta, analysis)
         if not _is_name(name):
             raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
-        if (
-            name != name.strip()
-        ):  # another account, beside the one that was meant, would double the budget
+        # another account, beside the one that was meant, would double the budget
+        if name != name.strip():
             raise LedgerError(f"account name {name!r} begins or ends with a blank. Leave it out.")
         # of a fit without a ledger, whose own is in memory, the fit says it
         for text in account_units.large_delta(delta) if self.durable and analysis != "pure" else ():
