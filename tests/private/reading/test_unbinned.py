@@ -86,10 +86,14 @@ def test_codes_of_cells_are_the_codes_of_values(seed, dtype):
     )
 
 
-def test_bins_that_end_inside_a_cell_have_no_table():
+@pytest.mark.parametrize(
+    "edge",
+    [np.mean(GRID.edges[0][3:5]), GRID.edges[0][0] - 1e-9, GRID.edges[0][-1] + 1e-9],
+    ids=["inside", "below all", "above all"],
+)
+def test_bins_that_end_inside_a_cell_have_no_table(edge):
     bins = bins_on_grid(np.random.default_rng(0))
-    inside = np.mean(GRID.edges[0][3:5])
-    bins[0] = FeatureBins(np.array([inside]), None, 3)
+    bins[0] = FeatureBins(np.array([edge]), None, 3)
     assert bins_of_cells(GRID, bins) is None
     assert bins_of_cells(Grid.of(shape_of("binary").schema, FINE), BINS) is None
 
