@@ -353,12 +353,12 @@ def _id_of(path: Path) -> str | None:
 
 
 def holds_none(path: Path) -> bool:
-    """Return whether a SQLite file has no table of a ledger, or is not there; looking changes nothing of it.
+    """Return whether a SQLite file has no table of a ledger, or is not in its folder; looking changes nothing of it.
 
     Connecting would: it makes a file, and switches one of another program to write-ahead logging.
     """
     if not path.exists():
-        return True
+        return path.parent.is_dir()
     with contextlib.suppress(sqlite3.Error):
         uri = f"file:{quote(str(path))}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)) as found:
