@@ -42,6 +42,7 @@ NETWORK_FILE_SYSTEMS = (
 )  # fmt: skip
 GENESIS = "0" * 64
 HASH_FORM = re.compile("[0-9a-f]{64}")
+ID_FORM = re.compile("[0-9a-f]{16}")  # of a ledger
 HEAD = "head"  # in the ledger's folder
 SQLITE = b"SQLite format 3\0"  # how its files begin
 BESIDE = ("-wal", "-shm", "-journal", ".head")  # what SQLite and older ledgers keep beside a file
@@ -349,7 +350,8 @@ def _id_of(path: Path) -> str | None:
             row = found.execute("SELECT ledger FROM dpgb_meta").fetchone()
     except sqlite3.Error as error:
         return "" if "no such table" in str(error) else None
-    return None if row is None else str(row[0])
+    found_id = None if row is None else str(row[0])
+    return found_id if found_id is not None and ID_FORM.fullmatch(found_id) else None
 
 
 def holds_none(path: Path) -> bool:

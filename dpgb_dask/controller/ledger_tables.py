@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,11 +25,10 @@ from sqlalchemy import (
     update,
 )
 
-from dpgb_dask.controller.ledger_files import GENESIS
+from dpgb_dask.controller.ledger_files import GENESIS, ID_FORM
 from dpgb_dask.errors import DPGBError, LedgerError
 
 VERSION = 4  # 1 had no `dpgb_meta` and no units, 1 and 2 held leases as they are, 3 had no bills
-ID_FORM = re.compile("[0-9a-f]{16}")
 PUT_BACK = "Put the newest sound file back."
 # on a server: the role that owns the tables, and whether the role that asks is, or is a member of, this one
 OWNER = text(
