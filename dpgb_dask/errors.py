@@ -49,6 +49,10 @@ class LedgerError(DPGBError, RuntimeError):
     """The ledger refuses: unknown account, broken chain, rollback, wrong state of a fit."""
 
 
+class LedgerMissingError(LedgerError):
+    """There is no ledger at the address: its first account makes it."""
+
+
 class LedgerUnavailableError(LedgerError):
     """The ledger cannot be reached or written, so nothing more is charged or released."""
 

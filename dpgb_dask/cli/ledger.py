@@ -8,18 +8,13 @@ from dpgb_dask.cli.options import open_ledger
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account
 from dpgb_dask.display import exact, floored, seen
-from dpgb_dask.errors import LedgerError, LedgerUnavailableError
+from dpgb_dask.errors import LedgerError
 
 
 def run_open(options: argparse.Namespace) -> None:
     """Open an account."""
     ledger = open_ledger(options.url)
-    try:
-        known = {account.name for account in ledger.accounts()}
-    except LedgerUnavailableError:
-        raise
-    except LedgerError:  # there is none yet; if anything else is wrong, opening says so
-        known = set()
+    known = {account.name for account in ledger.accounts()}
     ledger.open_account(
         options.account,
         epsilon=options.epsilon,
@@ -58,12 +53,14 @@ def run_show(options: argparse.Namespace) -> None:
     """Print accounts and their fits."""
     ledger = open_ledger(options.url)
     accounts = ledger.accounts() if options.account is None else (ledger.account(options.account),)
+    if not accounts:
+        raise LedgerError(
+            f"There is no ledger at {options.url!r}, or no account in it. Open one with: dpgb-dask ledger open"
+        )
     if options.json:
         told = [_as_json(ledger, account) for account in accounts]
         print(json.dumps(told, indent=1, ensure_ascii=False))
         return
-    if not accounts:
-        print("no accounts yet; open one with: dpgb-dask ledger open")
     for account in accounts:
         cap = (
             f"cap epsilon={exact(account.epsilon)}, delta={exact(account.delta)}, analysis {account.analysis}, for"

@@ -92,6 +92,7 @@ from dpgb_dask.errors import (
     LargeDeltaWarning,
     LedgerError,
     LedgerLostError,
+    LedgerMissingError,
     LedgerUnavailableError,
     ResumeError,
     level_outside,
@@ -347,9 +348,12 @@ class Ledger:
 
     @_outlasting
     def accounts(self) -> Listing[Account]:
-        """Return all accounts, by name."""
-        with self._reading() as book:
-            return book.accounts()
+        """Return all accounts, by name; none where there is no ledger yet."""
+        try:
+            with self._reading() as book:
+                return book.accounts()
+        except LedgerMissingError:
+            return Listing()
 
     @_outlasting
     def history(self, name: str) -> Listing[Entry]:
@@ -950,8 +954,8 @@ class Ledger:
             raise self._none_there()
         return found
 
-    def _none_there(self) -> LedgerError:
-        return LedgerError(
+    def _none_there(self) -> LedgerMissingError:
+        return LedgerMissingError(
             f"There is no ledger at {self._name!r}. Its first account makes it: dpgb-dask ledger open, or"
             " ledger.open_account(name, epsilon=…, delta=…)."
         )

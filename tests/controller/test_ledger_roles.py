@@ -129,7 +129,8 @@ def test_a_charge_is_on_disk_whatever_a_database_or_role_has_set(team, monkeypat
 def test_who_looks_into_an_empty_database_makes_no_ledger_and_owns_none(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with new_database() as empty:
-        for look in (Ledger.accounts, Ledger.verify, lambda ledger: ledger.grant("auditor", "tom")):
+        assert Ledger(empty).accounts() == ()
+        for look in (Ledger.verify, lambda ledger: ledger.grant("auditor", "tom")):
             with pytest.raises(LedgerError, match="There is no ledger at"):
                 look(Ledger(empty))
         assert value_of(empty, "SELECT count(*) FROM pg_class WHERE relname LIKE 'dpgb%'") == 0
