@@ -253,7 +253,7 @@ DAY = {"type": "datetime", "first": "2020-01-01", "last": "2020-12-31"}
         (DAY | {"first": 2020}, "first=2020 must be a day"),
         (DAY | {"first": datetime.datetime(2020, 1, 1, 5)}, "must be a day in the form"),
         (DAY | {"first": np.datetime64("2020-01-01T05")}, "must be a day in the form"),
-        (DAY | {"first": np.datetime64("NaT")}, "must be a day in the form"),
+        (DAY | {"first": np.datetime64("NaT", "s")}, "must be a day in the form"),
         (("office", "field"), "two finite numbers.*and of categories, a list"),
         (("office", "field", "home"), "a tuple is .low, high..*Categories go in a list"),
         (Categorical("ab"), "categories='ab' must be a list"),
