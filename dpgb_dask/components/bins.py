@@ -23,6 +23,7 @@ from dpgb_dask.contracts.queries import (
     CountQuery,
     Query,
 )
+from dpgb_dask.frozen import pieces
 
 
 def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
@@ -246,7 +247,7 @@ class Bins(Stage):
         looked: Looked = state.memory
         assert state.model is not None
         cells = list(looked.cells)
-        parts = np.split(values, np.cumsum(query.sizes)[:-1])
+        parts = pieces(values, query.sizes)
         for (j, window), part in zip(looked.windows.items(), parts, strict=True):
             noise = np.full(len(part), (sd / looked.sd) ** 2)
             finer = Cells(state.model.bins[j].edges, part, noise)

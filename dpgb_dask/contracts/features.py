@@ -303,11 +303,12 @@ def _as_mapping(name: str, spec: Any) -> Any:
 
 def _may_be_bounds(given: list[Any]) -> bool:
     """Return whether a list may have been meant as bounds: of two days, or two numbers, not one apart as codes are."""
-    pair = [python_scalar(value) for value in given]
-    if len(pair) != 2 or any(isinstance(value, str) for value in pair):
-        days = [isinstance(value, str) and ISO_DATE.fullmatch(value) for value in pair]
-        return len(pair) == 2 and all(days)
-    return None not in map(finite, pair) and abs(pair[0] - pair[1]) != 1
+    if len(given) != 2:
+        return False
+    a, b = map(python_scalar, given)
+    if isinstance(a, str) or isinstance(b, str):  # numbers in quotes are codes
+        return all(isinstance(value, str) and ISO_DATE.fullmatch(value) for value in (a, b))
+    return None not in (finite(a), finite(b)) and abs(a - b) != 1
 
 
 def _type_in_words(given: Any) -> str:

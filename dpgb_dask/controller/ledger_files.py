@@ -345,13 +345,11 @@ def refuse_copy(path: Path, name: str, ledger_id: str) -> None:
 def _id_of(path: Path) -> str | None:
     """Return the id of the ledger in a SQLite file: "" if it holds no ledger, None if that cannot be determined."""
     try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
-            row = found.execute("SELECT ledger FROM dpgb_meta").fetchone()
+        row = _first_row(path, "SELECT ledger FROM dpgb_meta", 5.0)
     except sqlite3.Error as error:
         return "" if "no such table" in str(error) else None
-    found_id = None if row is None else str(row[0])
-    return found_id if found_id is not None and ID_FORM.fullmatch(found_id) else None
+    found = "" if row is None else str(row[0])
+    return found if ID_FORM.fullmatch(found) else None
 
 
 def holds_none(path: Path) -> bool:
@@ -361,12 +359,18 @@ def holds_none(path: Path) -> bool:
     """
     if not path.exists():
         return path.parent.is_dir()
-    with contextlib.suppress(sqlite3.Error):
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)) as found:
-            tables = "SELECT 1 FROM sqlite_master WHERE name GLOB 'dpgb_*'"
-            return found.execute(tables).fetchone() is None
-    return False  # whoever connects is told what is wrong
+    try:
+        tables = "SELECT 1 FROM sqlite_master WHERE name GLOB 'dpgb_*'"
+        return _first_row(path, tables, WAIT_SECONDS) is None
+    except sqlite3.Error:
+        return False  # whoever connects is told what is wrong
+
+
+def _first_row(path: Path, query: str, seconds: float) -> Any:
+    """Return the first row of a query of a SQLite file, None if there is none; waits so long for who has locked it."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=seconds)) as connection:
+        return connection.execute(query).fetchone()
 
 
 def folder_name(ledger_id: str) -> str:

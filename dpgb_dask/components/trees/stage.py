@@ -61,7 +61,7 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
-from dpgb_dask.frozen import replaced
+from dpgb_dask.frozen import pieces, replaced
 from dpgb_dask.kernels.leaf_steps import leaf_steps, with_leaves
 from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
@@ -597,7 +597,7 @@ class Trees(Stage):
         features: NDArray[np.int64],
     ) -> State:
         memory: Growing = state.memory
-        parts = np.split(sums(query, released).hess.sum(1), np.cumsum(query.sizes)[:-1])
+        parts = pieces(sums(query, released).hess.sum(1), query.sizes)
         state = self._refine(
             state, [(int(j), hess) for j, hess in zip(features, parts, strict=True)]
         )
@@ -622,9 +622,7 @@ class Trees(Stage):
         values, _ = natural(query, released)
         hess = values.reshape(-1, query.n_scores, 2)[:, :, 1].sum(1)
         cuts = list(memory.cuts)
-        for j, mass in zip(
-            query.features, np.split(hess, np.cumsum(query.sizes)[:-1]), strict=True
-        ):
+        for j, mass in zip(query.features, pieces(hess, query.sizes), strict=True):
             cuts[int(j)] = self.candidates.cuts(mass)
         return replace(state, memory=memory._replace(cuts=tuple(cuts), sketched=True))
 
@@ -980,7 +978,7 @@ def root_hessians(
     table: NodeHistogram, candidates: Candidates
 ) -> tuple[tuple[int, NDArray[np.float64]], ...]:
     """Return the noisy Hessian per bin of every numeric feature, from the root's histogram."""
-    parts = np.split(table.hess[0].sum(1), np.cumsum(candidates.sizes)[:-1])
+    parts = pieces(table.hess[0].sum(1), candidates.sizes)
     return tuple(
         (int(j), hess)
         for j, hess in zip(candidates.features, parts, strict=True)
