@@ -60,11 +60,15 @@ def worker_command(address):
     )
 
 
-def names(client):
-    """Return the names of the workers that are there."""
-    return {
-        str(worker["name"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values()
-    }
+def addresses(client):
+    """Return the addresses of all workers by their names, which a cluster gives again when one is gone."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return {str(worker["name"]): address for address, worker in workers.items()}
+
+
+def are_gone(client, victims):
+    """Whether none of these addresses is a worker's."""
+    return set(victims).isdisjoint(addresses(client).values())
 
 
 @contextmanager
@@ -117,17 +121,18 @@ def limited(_slurm, tmp_path_factory):
 def test_jobs_are_cancelled(n_jobs, recipe, backend, undisturbed, tmp_path, record_property):
     with two_jobs(tmp_path) as (cluster, client):
         before = {name: job.job_id for name, job in cluster.workers.items()}
-        assert len(before) == 2
+        at = addresses(client)
+        assert len(before) == len(at) == 2
 
         def cancel():
             victims = sorted(before.items())[:n_jobs]
             said("scancel", *(job for _, job in victims))
-            assert comes_true(lambda: names(client).isdisjoint(name for name, _ in victims))
+            assert comes_true(lambda: are_gone(client, [at[name] for name, _ in victims]))
             return f"{n_jobs} of 2 jobs cancelled"
 
         fault = Fault(recipe, cancel)
         disturbed(tmp_path, recipe, backend, fault, **WAIT)
-        assert comes_true(lambda: len(names(client)) == 2)
+        assert comes_true(lambda: len(addresses(client)) == 2)
         new = {job.job_id for job in cluster.workers.values()} - set(before.values())
         assert len(new) >= n_jobs
     fault.seen += f", {len(new)} came instead"
@@ -137,10 +142,10 @@ def test_jobs_are_cancelled(n_jobs, recipe, backend, undisturbed, tmp_path, reco
 def test_workers_end_before_their_jobs_do(undisturbed, tmp_path, record_property):
     lifetime = ["--lifetime", "15s", "--lifetime-stagger", "2s"]
     with two_jobs(tmp_path, worker_extra_args=lifetime) as (_cluster, client):
-        first = names(client)
+        first = addresses(client).values()
 
         def outlive():
-            assert comes_true(lambda: first.isdisjoint(names(client)))
+            assert comes_true(lambda: are_gone(client, first))
             return "all workers reached their --lifetime, jobs came instead"
 
         fault = Fault("dp-ebm", outlive)
@@ -157,13 +162,13 @@ def test_an_array_of_workers_comes_late(undisturbed, tmp_path, record_property):
         # the first in a moment, so that the fit waits for it; the others when they are let go
         first = submitted(tmp_path, "--begin=now+3", *wrapped)
         others = submitted(tmp_path, "--array=1-3", "--hold", *wrapped)
-        assert not names(client)
+        assert not addresses(client)
 
         def come():
             said("scontrol", "release", others)
-            assert comes_true(lambda: len(names(client)) == 4)
+            assert comes_true(lambda: len(addresses(client)) == 4)
             said("scancel", first)
-            assert comes_true(lambda: len(names(client)) == 3)
+            assert comes_true(lambda: len(addresses(client)) == 3)
             return "the fit waited for its first worker; an array of 3 came, and the first was cancelled"
 
         fault = Fault("auto", come)
@@ -276,7 +281,7 @@ def test_a_time_limit_is_reached(limited, undisturbed, tmp_path, record_property
             # the shortest that Slurm has: a minute, most of which has passed in other tests
             said("scontrol", "update", f"JobId={short}", "TimeLimit=1")
             assert comes_true(lambda: state_of(short) == "TIMEOUT")
-            assert comes_true(lambda: len(names(client)) == 1)
+            assert comes_true(lambda: len(addresses(client)) == 1)
             return "Slurm ended one of 2 jobs at its time limit"
 
         fault = Fault("fdp-tr-newton", end)
