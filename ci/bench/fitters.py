@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,19 +42,20 @@ def fit_one_against_rest(split: Split, epsilon: float, seed: int) -> Scores:
     return of_probabilities(split, table / table.sum(axis=1, keepdims=True))
 
 
-def fit_dp_ebm(split: Split, epsilon: float, seed: int, delta: float = DELTA) -> Scores:
+def dp_ebm(schema: Schema, epsilon: float, seed: int, delta: float = DELTA) -> Any:
+    """Return interpret's DP-EBM for a schema, with its types and bounds declared, not yet fitted."""
     from interpret.privacy import (  # noqa: PLC0415
         DPExplainableBoostingClassifier,
         DPExplainableBoostingRegressor,
     )
 
-    features = list(split.schema.features.values())
+    features = list(schema.features.values())
     options = {
         "epsilon": epsilon,
         "delta": delta,
         "random_state": seed,
         "n_jobs": 1,
-        "feature_names": list(split.schema.names),
+        "feature_names": list(schema.names),
         "feature_types": [
             "nominal" if isinstance(f, Categorical) else "continuous" for f in features
         ],
@@ -61,13 +63,18 @@ def fit_dp_ebm(split: Split, epsilon: float, seed: int, delta: float = DELTA) ->
             j: (f.low, f.high) for j, f in enumerate(features) if not isinstance(f, Categorical)
         },
     }
-    train, test = (ebm_frame(table, split.schema) for table in (split.train, split.test))
-    if split.regression:
-        target = split.schema.target
+    target = schema.target
+    if target.type == "numeric":
         options |= {"privacy_target_min": target.low, "privacy_target_max": target.high}
-        model = DPExplainableBoostingRegressor(**options).fit(train, split.y_train)
+        return DPExplainableBoostingRegressor(**options)
+    return DPExplainableBoostingClassifier(**options)
+
+
+def fit_dp_ebm(split: Split, epsilon: float, seed: int, delta: float = DELTA) -> Scores:
+    train, test = (ebm_frame(table, split.schema) for table in (split.train, split.test))
+    model = dp_ebm(split.schema, epsilon, seed, delta).fit(train, split.y_train)
+    if split.regression:
         return of_numbers(split, model.predict(test))
-    model = DPExplainableBoostingClassifier(**options).fit(train, split.y_train)
     return of_probabilities(split, model.predict_proba(test))
 
 

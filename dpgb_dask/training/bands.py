@@ -261,14 +261,8 @@ def through_forest(
     means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
     before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]
     now, moved = list(before), [np.zeros_like(part) for part in before]
-    effects = [side.effect.astype(REAL) for side in sides]
     masses, _ = shares_of_groups(groups, weights)
     shares = [side.inside @ mass for side, mass in zip(sides, masses, strict=True)]
-    # the mean error in a leaf, given the error of each group
-    found = [
-        (side.inside * mass / np.where(share > 0, share, 1)[:, None]).astype(REAL)
-        for side, share, mass in zip(sides, shares, masses, strict=True)
-    ]
     n_leaves = forest.gain.shape[2]
     reached = np.ones(forest.gain[k].size)
     for side, share in zip(sides, shares, strict=True):
@@ -280,13 +274,16 @@ def through_forest(
     for scale, rows in zip(forest.scales, slices(forest.batches, n_leaves), strict=True):
         error = np.zeros((rows.stop - rows.start, DRAWS), REAL)
         here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
-        for part, inside, side, group in zip(here, found, sides, now, strict=True):
-            error[side.leaf[part] - rows.start] += inside[part] @ group  # each leaf once
+        parts = [side.part(own) for side, own in zip(sides, here, strict=True)]
+        for own, part, share, mass, group in zip(here, parts, shares, masses, now, strict=True):
+            # the mean error in a leaf, given the error of each group
+            found = part.inside * mass / np.where(share[own] > 0, share[own], 1)[:, None]
+            error[part.leaf - rows.start] += found.astype(REAL) @ group  # each leaf once
         step = of_error[rows, None] * error
         step += of_noise[rows, None] * signs(error.shape, rng)
         # later rounds answered to the trees as they were then
-        for j, (part, effect, side) in enumerate(zip(here, effects, sides, strict=True)):
-            move = effect[part].T @ step[side.leaf[part] - rows.start]
+        for j, part in enumerate(parts):
+            move = part.effect.astype(REAL).T @ step[part.leaf - rows.start]
             now[j] = now[j] + move
             moved[j] += REAL(scale) * move
     return [table + part[group] for table, part, group in zip(tables, moved, groups, strict=True)]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import BinShares, Splits
 
 UNUSED = -1
+BLOCK = 512  # leaves whose shares are found at a time, so that what is between stays in the cache
 
 
 def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]:
@@ -62,7 +63,10 @@ def share_of(
     feature: NDArray[np.int32], inside: NDArray[np.bool_], width: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the share of rows inside each side of boxes, 1 where there is no feature; arrays as in `Boxes`."""
-    share = np.asarray((inside * width[feature]).sum(-1))
+    share = np.empty(feature.shape)
+    for start in range(0, len(feature), BLOCK):
+        part = slice(start, start + BLOCK)
+        np.sum(inside[part] * width[feature[part]], axis=-1, out=share[part])
     share[feature == UNUSED] = 1.0
     return share
 
@@ -87,6 +91,10 @@ class Sides:
     inside: NDArray[np.bool_]
     share: NDArray[np.float64]
     others: NDArray[np.float64]
+
+    def part(self, rows: slice) -> "Sides":
+        """Return some of the leaves."""
+        return Sides(self.leaf[rows], self.inside[rows], self.share[rows], self.others[rows])
 
     @property
     def effect(self) -> NDArray[np.float64]:
