@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import (
+    boxes,
     draw,
     fingerprint,
     gradient,
@@ -261,6 +262,13 @@ def _posterior() -> None:
     posterior.moves(square, each, draws, each[:1], passed=False)
 
 
+def _boxes() -> None:
+    width = np.ones((1, 2))
+    found = boxes.fill_boxes(np.zeros((1, 1), np.uint16), np.zeros((1, 1, 2), np.uint8), width)
+    draws = np.zeros((1, 2, 2), np.float32)
+    boxes.forest_moves(*found, width, width[0], draws[0], draws)
+
+
 def _best_splits() -> None:
     sums, none = np.ones((1, 2, 1)), np.zeros(1, bool)
     cuts = [np.zeros(1, np.int64)]
@@ -303,6 +311,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "best splits": _best_splits,
     "leaf steps": _leaf_steps,
     "posterior": _posterior,
+    "boxes": _boxes,
 }
 ALWAYS = ("hashes", "values")  # of every fit
 GRADIENTS = {

@@ -21,8 +21,9 @@ from dpgb_dask.components.auto.noise import (
 from dpgb_dask.components.auto.smoothing import Seen
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import State
+from dpgb_dask.kernels.boxes import forest_moves
 from dpgb_dask.kernels.posterior import add_errors, moves, tell
-from dpgb_dask.released.explain.boxes import Boxes, Sides, shares_of_groups
+from dpgb_dask.released.explain.boxes import Boxes, shares_of_groups
 from dpgb_dask.training import blas
 from dpgb_dask.training.dependence import Dependence
 
@@ -81,7 +82,6 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         return NoiseBands(why=UNKNOWN)  # trees of another stage
     screened = state.find(Screened)
     boxes = None if forest is None else Boxes.of(model.trees.splits, shares)
-    sides = [] if boxes is None else boxes.sides()
     main_sd, pair_sd = [], []
     for k in range(model.n_scores):
         rng = state.rng.stream("bands", k)
@@ -93,7 +93,7 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         if boxes is not None and forest is not None:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])
-            drawn = through_forest(drawn, sides, boxes.groups, forest, weights, k, rng)
+            drawn = through_forest(drawn, boxes, forest, weights, k, rng)
         main_sd.append([MAIN_WIDTH * size_of(part) for part in drawn])
         if pairs is not None:
             own = [table[k] for table in pairs.filters]
@@ -234,8 +234,7 @@ def sums_of(
 
 def through_forest(
     tables: Sequence[Draws],
-    sides: Sequence[Sides],
-    groups: list[NDArray[np.uint8]],
+    boxes: Boxes,
     forest: ForestNoise,
     weights: BinShares,
     k: int,
@@ -247,10 +246,8 @@ def through_forest(
     ----------
     tables : sequence of (n_bins, DRAWS) float64
         Noise before the forest.
-    sides : sequence of Sides
-        Per feature, under the shares of rows.
-    groups : list of ((n_bins,) uint8)
-        Group of each bin of each feature.
+    boxes : Boxes
+        Of the forest's leaves, under the shares of rows.
     forest : ForestNoise
     weights : BinShares
         Shares of Hessians.
@@ -258,35 +255,34 @@ def through_forest(
         Score column.
     rng : numpy.random.Generator
     """
-    means = [mean_of_groups(g, w) for g, w in zip(groups, weights.weights, strict=True)]
-    before = [(mean @ table).astype(REAL) for mean, table in zip(means, tables, strict=True)]
-    now, moved = list(before), [np.zeros_like(part) for part in before]
-    masses, _ = shares_of_groups(groups, weights)
-    shares = [side.inside @ mass for side, mass in zip(sides, masses, strict=True)]
+    _, mass = shares_of_groups(boxes.groups, weights)
+    now = np.zeros((*mass.shape, DRAWS), REAL)
+    for own, group, weight, table in zip(now, boxes.groups, weights.weights, tables, strict=True):
+        mean = mean_of_groups(group, weight)
+        own[: len(mean)] = mean @ table
+    moved = np.zeros_like(now)
     n_leaves = forest.gain.shape[2]
-    reached = np.ones(forest.gain[k].size)
-    for side, share in zip(sides, shares, strict=True):
-        reached[side.leaf] *= share
     gain = forest.gain[k].reshape(-1)
     # Σh of a leaf by the shares: the noisy part of its own would count as signal
-    of_error = (-gain * forest.hess[k] * reached).astype(REAL)
+    of_error = -gain * forest.hess[k]
     of_noise = (gain * np.repeat(forest.grad_sd, n_leaves)).astype(REAL)
     for scale, rows in zip(forest.scales, slices(forest.batches, n_leaves), strict=True):
-        error = np.zeros((rows.stop - rows.start, DRAWS), REAL)
-        here = [slice(*np.searchsorted(side.leaf, (rows.start, rows.stop))) for side in sides]
-        parts = [side.part(own) for side, own in zip(sides, here, strict=True)]
-        for own, part, share, mass, group in zip(here, parts, shares, masses, now, strict=True):
-            # the mean error in a leaf, given the error of each group
-            found = part.inside * mass / np.where(share[own] > 0, share[own], 1)[:, None]
-            error[part.leaf - rows.start] += found.astype(REAL) @ group  # each leaf once
-        step = of_error[rows, None] * error
-        step += of_noise[rows, None] * signs(error.shape, rng)
+        noise = of_noise[rows, None] * signs((rows.stop - rows.start, DRAWS), rng)
+        move = forest_moves(
+            boxes.feature[rows],
+            boxes.inside[rows],
+            boxes.share[rows],
+            mass,
+            of_error[rows],
+            noise,
+            now,
+        )
         # later rounds answered to the trees as they were then
-        for j, part in enumerate(parts):
-            move = part.effect.astype(REAL).T @ step[part.leaf - rows.start]
-            now[j] = now[j] + move
-            moved[j] += REAL(scale) * move
-    return [table + part[group] for table, part, group in zip(tables, moved, groups, strict=True)]
+        now += move
+        moved += REAL(scale) * move
+    return [
+        table + part[group] for table, part, group in zip(tables, moved, boxes.groups, strict=True)
+    ]
 
 
 def signs(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:

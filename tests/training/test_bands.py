@@ -131,9 +131,7 @@ def test_a_batch_of_trees_adds_its_noise_and_takes_back_errors_as_boxes_say():
     error = [rng.normal(size=n) for n in bins]
     error = [part - own @ part for part, own in zip(error, mass, strict=True)]
     tables = [np.repeat(part[:, None], DRAWS, axis=1) for part in error]
-    draws = [
-        bands.through_forest(tables, sides, boxes.groups, forest, shares, 0, rng) for _ in range(40)
-    ]
+    draws = [bands.through_forest(tables, boxes, forest, shares, 0, rng) for _ in range(40)]
     every = [np.concatenate(part, axis=1) for part in zip(*draws, strict=True)]
 
     of_leaf = (gain[0] * np.array(sd)[:, None]).ravel()
@@ -172,9 +170,7 @@ def test_noise_of_a_forest_is_multiplied_once_all_rounds_were_asked():
             gain=gain, grad_sd=(10.0,) * n_trees, hess=(50.0,), batches=(20, 20), scales=scales
         )
         draws = np.random.default_rng(1)
-        return bands.through_forest(
-            tables, boxes.sides(), boxes.groups, forest, shares, 0, draws
-        ), forest.sd
+        return bands.through_forest(tables, boxes, forest, shares, 0, draws), forest.sd
 
     whole, sd = moved(1.0, 1.0)
     half, sd_of_half = moved(0.5, 0.5)

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import BinShares, Splits
-
-UNUSED = -1
-BLOCK = 512  # leaves whose shares are found at a time, so that what is between stays in the cache
+from dpgb_dask.kernels.boxes import fill_boxes
 
 
 def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]:
@@ -59,18 +57,6 @@ def shares_of_groups(
     return weights, width
 
 
-def share_of(
-    feature: NDArray[np.int32], inside: NDArray[np.bool_], width: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the share of rows inside each side of boxes, 1 where there is no feature; arrays as in `Boxes`."""
-    share = np.empty(feature.shape)
-    for start in range(0, len(feature), BLOCK):
-        part = slice(start, start + BLOCK)
-        np.sum(inside[part] * width[feature[part]], axis=-1, out=share[part])
-    share[feature == UNUSED] = 1.0
-    return share
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Sides:
     """The leaves whose path has one feature.
@@ -91,10 +77,6 @@ class Sides:
     inside: NDArray[np.bool_]
     share: NDArray[np.float64]
     others: NDArray[np.float64]
-
-    def part(self, rows: slice) -> "Sides":
-        """Return some of the leaves."""
-        return Sides(self.leaf[rows], self.inside[rows], self.share[rows], self.others[rows])
 
     @property
     def effect(self) -> NDArray[np.float64]:
@@ -132,61 +114,15 @@ class Boxes:
         n_bins = [len(part) for part in shares.weights]
         groups = groups_of_bins(splits, n_bins)
         weights, width = shares_of_groups(groups, shares)
-        n_groups = width.shape[1]
-        bin_of = np.zeros((len(groups), n_groups), np.int64)  # the first bin of each group
+        bin_of = np.zeros(width.shape, np.uint8)  # the first bin of each group
         for j, (group, part) in enumerate(zip(groups, weights, strict=True)):
             bin_of[j, : len(part)] = np.unique(group, return_index=True)[1]
         code = bin_of[splits.feature]
-        right = code > splits.threshold[:, :, None]
+        right = (code > splits.threshold[:, :, None]).view(np.uint8)
         masked = splits.mask_of >= 0
         rows = splits.mask_of[masked]
-        right[masked] = np.take_along_axis(splits.masks[rows], code[masked], 1) == 1
-
-        depth = splits.depth
-        leaf = np.arange(splits.n_leaves)
-        feature = np.empty((splits.n_trees, splits.n_leaves, depth), np.int32)
-        inside = np.empty((*feature.shape, n_groups), np.bool_)
-        for level in range(depth):
-            node = (1 << level) - 1 + (leaf >> (depth - level))
-            goes_right = (leaf >> (depth - level - 1)) & 1 == 1
-            feature[:, :, level] = splits.feature[:, node]
-            inside[:, :, level] = right[:, node] == goes_right[:, None]
-        n_leaves = splits.n_trees * splits.n_leaves
-        return cls.narrowed(
-            feature.reshape(n_leaves, depth),
-            inside.reshape(n_leaves, depth, n_groups),
-            width,
-            groups,
-            weights,
-        )
-
-    @classmethod
-    def narrowed(
-        cls,
-        feature: NDArray[np.int32],
-        inside: NDArray[np.bool_],
-        width: NDArray[np.float64],
-        groups: list[NDArray[np.uint8]],
-        weights: list[NDArray[np.float64]],
-    ) -> "Boxes":
-        """Return the boxes of paths, in which a feature that occurs again narrows the box.
-
-        Parameters
-        ----------
-        feature, inside
-            As in `Boxes`, but a feature may occur several times on a path; both are changed.
-        width : (n_features, n_groups) float64
-            ``weights`` in one array, padded with 0.
-        groups, weights
-            As in `Boxes`.
-        """
-        depth = feature.shape[1]
-        for later in range(1, depth):
-            for level in range(later):
-                same = (feature[:, later] == feature[:, level]) & (feature[:, level] != UNUSED)
-                inside[same, level] &= inside[same, later]
-                feature[same, later] = UNUSED
-        return cls(feature, inside, share_of(feature, inside, width), groups, weights)
+        right[masked] = np.take_along_axis(splits.masks[rows], code[masked].astype(np.intp), 1) == 1
+        return cls(*fill_boxes(splits.feature, right, width), groups, weights)
 
     def _others(self, *levels: int) -> NDArray[np.float64]:
         """Return the product of the shares of all features of a path but those at some levels."""
