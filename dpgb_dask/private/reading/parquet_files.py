@@ -65,8 +65,9 @@ class _Making(NamedTuple):
     def may_fail(self, kind: pa.DataType, noted: str | None) -> bool:
         """Return whether values become of a type that may not hold them: Arrow is asked.
 
-        Such are dates of a calendar that ends before theirs, text of bytes, and whole numbers of others. Without
-        options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay NumPy's.
+        Such are dates of a calendar that ends before theirs, text of bytes, intervals, and whole numbers of others.
+        Without options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay
+        NumPy's.
         """
         odd = self._odd(kind, noted)
         if odd is None:
@@ -98,6 +99,9 @@ class _Making(NamedTuple):
 
     def _odd(self, kind: pa.DataType, noted: str | None) -> pa.Array | None:
         """Return values of a type that what it becomes may not hold; None if it stays what it is."""
+        if str(kind).startswith("extension<pandas.interval"):  # one that ends before it begins
+            ends = pa.array([{"left": 1, "right": 0}], kind.storage_type)
+            return pa.ExtensionArray.from_storage(kind, ends)
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
         told = bool(self.given) or noted is not None
