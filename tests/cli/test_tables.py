@@ -350,6 +350,68 @@ def test_a_converted_weight_gives_the_same_model(place, people, binary_schema):
     assert fitted(place, place / "w.zarr") != want
 
 
+NO_COLUMNS = {
+    "a number": np.float64(3),
+    "a matrix": np.zeros((1000, 2)),
+    "a matrix of other rows": np.zeros((3, 2)),
+    "other rows": np.zeros(3),
+    "no rows": np.zeros(0),
+}
+
+
+def beside_columns(place, people, form, **more):
+    """A store of the people with arrays beside them, by Zarr or by xarray, in either format."""
+    writer, zarr_format = form
+    columns = people.assign(color=people["color"].map({"blue": 0, "green": 1, "red": 2}))
+    columns = {name: columns[name].to_numpy(np.float64) for name in columns} | more
+    if writer == "zarr":
+        group = zarr.create_group(place / "b.zarr", zarr_format=zarr_format, overwrite=True)
+        for name, values in columns.items():
+            array = np.asarray(values)
+            group.create_array(name, data=array, chunks=tuple(max(n, 1) for n in array.shape))
+        return
+    dims = {
+        name: ["row"] if name in people else [f"{name} {k}" for k in range(np.ndim(values))]
+        for name, values in columns.items()
+    }
+    data = xr.Dataset({name: (dims[name], values) for name, values in columns.items()})
+    options = {"consolidated": False, "zarr_format": zarr_format}
+    data.to_zarr(place / "b.zarr", mode="w", **options)
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("form", [(w, k) for w in ("zarr", "xarray") for k in (2, 3)])
+def test_arrays_of_other_shapes_beside_columns_are_none(form, place, people):
+    schema = ("--schema", place / "schema.json")
+    beside_columns(place, people, form)
+    want = fitted(place, place / "b.zarr", *schema)
+    for name, values in NO_COLUMNS.items():
+        beside_columns(place, people, form, aside=values)
+        assert fitted(place, place / "b.zarr", *schema) == want, name
+        assert run("check", place / "b.zarr", *schema) == 0
+        out = ("--out", place / "out", "--overwrite")
+        assert run("predict", place / "fitted.json", place / "b.zarr", *out) == 0
+        assert len(pd.read_parquet(place / "out")) == len(people)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ["age", "target"])
+def test_columns_of_another_shape_are_named(name, zarr_format, place, people, capsys):
+    assert run("fit", place / "people.zarr", *model_of(place)) == 0
+    for values in NO_COLUMNS.values():
+        beside_columns(place, people, ("zarr", zarr_format), **{name: values})
+        data = (place / "b.zarr", "--schema", place / "schema.json")
+        budget = ("--epsilon", 1, "--delta", 1e-6, "--out", place / "none.json")
+        for command in (("check", *data), ("fit", *data, *budget)):
+            assert run(*command) == 1
+            said = capsys.readouterr().err
+            # of a number alone the words are those of xarray's
+            assert f"[{name!r}] have not one axis" in said or "have no dimension" in said
+        given = ("predict", place / "m.json", place / "b.zarr", "--out", place / "out")
+        assert run(*given, "--overwrite") == (1 if name == "age" else 0)
+        capsys.readouterr()
+
+
 def test_files_without_rows_can_be_fitted(place, people, capsys):
     (place / "none").mkdir()
     for k in range(2):
