@@ -30,6 +30,7 @@ from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
+from dpgb_dask.private.reading.parquet_files import not_in_each
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, whole_from_zarr
 
@@ -307,6 +308,13 @@ def _open_parquet(
     exact = schema.unit_id is not None or bool(getattr(options, "keep", ()))
     table = read_parquet(options.data, "pyarrow" if exact else None)
     _refuse_lost(options, schema, table, strict=strict)
+    # a fit compares what it reads itself
+    needed = {*schema.names, *_kept(options, table)} - table.folders if strict else set()
+    lacking = {
+        n for n in needed.intersection(table.frame.columns) for t in table.types if n not in t
+    }
+    if lacking:
+        raise not_in_each(lacking, schema)
     beside = table.folders | ({schema.target.name} if strict else set())
     for types in table.types:
         check_file_types({n: t for n, t in types.items() if n not in beside}, schema)
@@ -316,6 +324,12 @@ def _open_parquet(
 def names_in(given: str, columns: Container[str]) -> list[str]:
     """Return the columns that one --keep names: a column with commas in its name, or several between commas."""
     return [given] if given in columns else [name.strip() for name in given.split(",")]
+
+
+def _kept(options: argparse.Namespace, table: Parquet) -> list[str]:
+    """Return the columns that --keep names."""
+    known = {*table.frame.columns, *table.lost}
+    return [name for given in getattr(options, "keep", ()) for name in names_in(given, known)]
 
 
 def _refuse_lost(
@@ -328,10 +342,8 @@ def _refuse_lost(
     StructureError
         If it does.
     """
-    known = {*table.frame.columns, *table.lost}
-    kept = [name for given in getattr(options, "keep", ()) for name in names_in(given, known)]
     weight = getattr(options, "weight", None)
-    beside = kept if strict else [schema.target.name, schema.unit_id, weight]
+    beside = _kept(options, table) if strict else [schema.target.name, schema.unit_id, weight]
     if met := [name for name in (*schema.names, *beside) if name in table.lost]:
         raise StructureError(
             f"{options.data!r} has no column {met[0]!r}: it is an index, which pandas wrote as a range or with several"

@@ -298,6 +298,34 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+@pytest.mark.parametrize("hive", [False, True])
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_predict_names_the_column_that_a_file_of_a_folder_lacks(lacks, hive, tmp_path, capsys):
+    SCHEMA.save(tmp_path / "s.json")
+    TABLE.to_parquet(tmp_path / "whole.parquet")
+    fit = ("--schema", tmp_path / "s.json", "--out", tmp_path / "m.json", *BUDGET)
+    assert run("fit", tmp_path / "whole.parquet", *fit) in (0, 4)
+    for name, keep in (("age", ()), ("y", ("--keep", "y")), ("y", ())):
+        place = tmp_path / f"{name}{len(keep)}.parquet"
+        for k in range(2):
+            part = place / (f"n={k}" if hive else "")
+            part.mkdir(parents=True, exist_ok=True)
+            TABLE.drop(columns=[name] if k == lacks else []).to_parquet(part / f"{k}.parquet")
+        capsys.readouterr()
+        out = ("--out", tmp_path / "out", "--overwrite")
+        needed = name == "age" or bool(keep)
+        assert run("predict", tmp_path / "m.json", place, *keep, *out) == needed
+        said = capsys.readouterr().err
+        if needed and lacks:
+            assert (
+                f"StructureError: Parquet files that are read as one table differ: not each has '{name}'"
+                in said
+            )
+        elif needed:  # Dask looks at the first file alone
+            assert f"'{name}'" in said
+            assert "Error: an error that is not of dpgb_dask" not in said
+
+
 def test_bytes_that_pandas_noted_as_text_are_read_whatever_they_are(tmp_path):
     """A value that is no UTF-8 would end a charged fit."""
     noted = pa.Table.from_pandas(TABLE.astype({"job": "str"}), preserve_index=False)

@@ -149,12 +149,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
     each = [(file, stored[key]) for key, file in reads.files.items()]
     lacking = {name for file, own in each for name in file.columns.difference(own.names)}
     if lacking:
-        raise StructureError(
-            f"Parquet files that are read as one table differ: not each has {_named(lacking, schema)}."
-            " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
-            " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
-            " index=False."
-        )
+        raise not_in_each(lacking, schema)
     _refuse_kinds(each, schema)
     unlike = {
         name
@@ -175,6 +170,16 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
     return partial(_in_own_types, reads, stored) if reads.by_folder else None
+
+
+def not_in_each(lacking: Iterable[str], schema: Schema) -> StructureError:
+    """Return the error for files of which some lack a column."""
+    return StructureError(
+        f"Parquet files that are read as one table differ: not each has {_named(lacking, schema)}."
+        " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
+        " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
+        " index=False."
+    )
 
 
 class _Reads:
