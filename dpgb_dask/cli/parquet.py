@@ -49,12 +49,13 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     """Open a Parquet file or folder; of its files, only footers are read."""
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
-    paths, schemas = _files_of(path)
+    files, paths, hidden = _files_of(path)
     if not paths:
         raise StructureError(
             f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
             f" such as {path.rstrip('/') + '/*.csv'!r}."
         )
+    schemas = schemas_of((one, files) for one in paths)
     stored_schema = schemas[0]
     named = _columns_of_folders(paths)
     folders = named - {*stored_schema.names}
@@ -78,7 +79,9 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # name in another file
     strange = any(map(noted_strangely, schemas))
     with reading(path, f"It has {STRANGE}. {UNNOTED}") if strange else nullcontext():
-        frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
+        # Dask would read hidden files too
+        places = {"path": paths, "filesystem": files} if hidden else {"path": path}
+        frame = dd.read_parquet(**places, dtype_backend=dtype_backend, index=False, **options)
     # Arrow's own: of dates, times, lists and bytes pandas makes objects
     kinds = {tuple(zip(one.names, one.types, strict=True)) for one in schemas}
     types = [{name: written_out.get(t, pd.ArrowDtype(t)) for name, t in kind} for kind in kinds]
@@ -95,13 +98,24 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     return Parquet(taken, frozenset(), names, folders, types)
 
 
-def _files_of(path: str) -> tuple[list[str], list[Any]]:
-    """Return the files at a path, in Dask's order, and the schema of each."""
+def _files_of(path: str) -> tuple[Any, list[str], bool]:
+    """Return the file system of a path, its files in Dask's order, and whether the folder has hidden ones too."""
     files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
-    if files.isdir(paths[0]):
-        paths = [one for one in files.find(paths[0]) if one.endswith(SUFFIXES)]
-    paths = sorted(paths, key=natural_sort_key)
-    return paths, schemas_of((one, files) for one in paths)
+    if not files.isdir(root := paths[0]):
+        return files, sorted(paths, key=natural_sort_key), False
+    found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
+    paths = [one for one in found if not _is_hidden(one.removeprefix(root))]
+    return files, sorted(paths, key=natural_sort_key), len(paths) < len(found)
+
+
+def _is_hidden(below: str) -> bool:
+    """Whether a file below a folder holds no rows of it, by the names that Spark and Arrow skip.
+
+    Such are parts of a job that runs or was killed (``_temporary``), logs (``_delta_log``), and what macOS writes
+    beside a file (``._part.parquet``).
+    """
+    parts = below.split("/")
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _columns_of_folders(paths: Iterable[str]) -> set[str]:

@@ -298,6 +298,44 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("hive", ["", "n", "_n"])
+def test_hidden_files_of_a_folder_hold_no_rows(hive, place, people, capsys):
+    """Of a job of Spark that runs or was killed, the same rows once more; of a Delta table, a log."""
+    folder, n = place / "parts.parquet", "_n" if hive == "_n" else "n"
+    for k in range(3):
+        part = folder / (f"{hive}={k}" if hive else "")
+        part.mkdir(parents=True, exist_ok=True)
+        rows = people[500 * k : 500 * (k + 1)]
+        (rows if hive else rows.assign(n=k)).to_parquet(part / f"part-{k}.parquet", index=False)
+    facts = Schema.load(place / "schema.json").to_dict() | {"ignore": [n]}
+    Schema.from_dict(facts).save(place / "schema.json")
+    schema = ("--schema", place / "schema.json")
+
+    def results():
+        model = fitted(place, folder, *schema)
+        out = ("--out", place / "out.csv", "--overwrite", "--keep", f"age,{n}")
+        assert run("predict", place / "fitted.json", folder, *out) == 0
+        capsys.readouterr()
+        assert run("check", folder, *schema) == 0
+        draft = ("--target", "target", "--out", place / "d.json", "--overwrite")
+        assert run("schema", folder, *draft) == 0
+        return model, (place / "out.csv").read_text(), capsys.readouterr().out
+
+    want = results()
+    assert len(want[1].splitlines()) == len(people) + 1
+    for name in HIDDEN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        other = name.startswith("_delta_log")
+        people[["age"] if other else [*people]].to_parquet(folder / name)
+        assert results() == want, name
+    (folder / "._part-0.parquet").write_bytes(b"no Parquet")
+    assert results() == want
+
+
 @pytest.mark.parametrize("hive", [False, True])
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_predict_names_the_column_that_a_file_of_a_folder_lacks(lacks, hive, tmp_path, capsys):
