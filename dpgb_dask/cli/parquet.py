@@ -12,7 +12,7 @@ from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.text import reading
+from dpgb_dask.io.text import reading, shown
 from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
@@ -99,10 +99,11 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
 
 
 def _files_of(path: str) -> tuple[Any, list[str], bool]:
-    """Return the file system of a path, its files in Dask's order, and whether the folder has hidden ones too."""
+    """Return the file system of a path, its files in Dask's order, and whether there are hidden ones."""
     files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
     if not files.isdir(root := paths[0]):
-        return files, sorted(paths, key=natural_sort_key), False
+        found, paths = paths, shown(paths, [path])
+        return files, sorted(paths, key=natural_sort_key), len(paths) < len(found)
     found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
     paths = [one for one in found if not _is_hidden(one.removeprefix(root))]
     return files, sorted(paths, key=natural_sort_key), len(paths) < len(found)

@@ -63,7 +63,8 @@ def read_csv(
     Parameters
     ----------
     path : str, Path, or a sequence of them
-        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``.
+        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``. As
+        for a shell, a pattern means hidden files, whose names begin with a point, only if it begins with one.
         Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` (if ``zstandard`` is installed) are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
@@ -96,9 +97,9 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, an option is not one of those above, a file does not name its columns, or names others
-        than the first, or one ends in ``.zst`` and ``zstandard`` is not installed. A file that is empty names none, and
-        has no rows.
+        If nothing is found, a file is named twice, an option is not one of those above, a file does not name its
+        columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not installed. A file that
+        is empty names none, and has no rows.
 
     Privacy
     -------
@@ -137,9 +138,14 @@ def read_csv(
     if is_url(given[0]):
         is_there(given[0], options)  # raises if its store does not answer
     with reading(said, hint):
-        files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+        files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+        paths = shown(found, given)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
+        if len(set(paths)) < len(paths):
+            raise StructureError(
+                f"{said!r} names a file twice: each of its rows would count twice. Name it once."
+            )
         if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
             # fsspec would take it for plain text
             raise StructureError(
@@ -148,7 +154,7 @@ def read_csv(
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else block
-        _, blocks_of_files, paths = read_bytes(
+        _, blocks_found, found = read_bytes(
             given,
             delimiter=b"\n",
             sample=False,
@@ -157,6 +163,8 @@ def read_csv(
             include_path=True,
             **options,
         )
+        blocks_of = dict(zip(found, blocks_found, strict=True))
+        paths = shown(found, given)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             firsts = list(pool.map(partial(_first_line, files), paths))
     first = next((line for line in firsts if not _is_empty(line)), b"")
@@ -174,12 +182,12 @@ def read_csv(
             f"unit_id={short(unit_id)} is not a column that the first line of {said!r} names. Name one of them."
         )
     parts = []
-    for blocks, place, order in zip(blocks_of_files, paths, orders, strict=True):
+    for place, order in zip(paths, orders, strict=True):
         source = _Source(files, place, names, order)
         read = delayed(
             partial(_read_lines, source=source, form=form, unit_id=unit_id, strict=strict)
         )
-        parts += [read(block, begins=not k) for k, block in enumerate(blocks)]
+        parts += [read(block, begins=not k) for k, block in enumerate(blocks_of[place])]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
 
@@ -201,6 +209,13 @@ def _first_line(files: Any, path: str) -> bytes:
 def _is_empty(block: bytes) -> bool:
     """Whether there is nothing in a file that begins with this block, but for a byte order mark."""
     return not block.removeprefix(codecs.BOM_UTF8)
+
+
+def shown(paths: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the files that patterns mean: hidden ones, such as what macOS writes beside a file, only if one does."""
+    if any(name.rpartition("/")[2].startswith(".") for name in given):
+        return list(paths)
+    return [path for path in paths if not path.rpartition("/")[2].startswith(".")]
 
 
 def _as_pattern(name: str) -> str:

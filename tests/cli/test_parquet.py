@@ -336,6 +336,13 @@ def test_hidden_files_of_a_folder_hold_no_rows(hive, place, people, capsys):
     assert results() == want
 
 
+def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
+    TABLE.to_parquet(tmp_path / "p0.parquet")
+    TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
+    for pattern, n in (("*.parquet", N), ("p*", N), (".p*.parquet", 5), (".p0.parquet", 5)):
+        assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+
+
 @pytest.mark.parametrize("hive", [False, True])
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_predict_names_the_column_that_a_file_of_a_folder_lacks(lacks, hive, tmp_path, capsys):

@@ -221,6 +221,27 @@ def test_an_empty_file_has_no_rows_wherever_it_stands(nothing, ending, tmp_path)
         read_csv(tmp_path / f"p0.csv{ending}")
 
 
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    path = write(tmp_path, b"a,b", b"1,2", name="p0.csv")
+    for both in ([path, path], [tmp_path / "p*.csv", f"file://{path}"]):
+        with pytest.raises(StructureError, match=r"names a file twice.*Name it once"):
+            read_csv(both)
+
+
+def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
+    write(tmp_path, b"a,b", b"1,2", name="p0.csv")
+    write(tmp_path, b"a,b", b"3,4", name=".p0.csv")  # of an editor, say
+    (tmp_path / "._p0.csv").write_bytes(b"\x00\x05\x16\x07\xff")
+    for path in ("*.csv", "p?.csv"):
+        assert rows_of(read_csv(tmp_path / path)) == [["1", "2"]]
+        assert rows_of(read_csv(f"file://{tmp_path}/{path}")) == [["1", "2"]]
+    for path in (".p0.csv", ".p*.csv"):
+        assert rows_of(read_csv(tmp_path / path)) == [["3", "4"]]
+    (tmp_path / "p0.csv").unlink()
+    with pytest.raises(StructureError, match="does not exist"):
+        read_csv(tmp_path / "*.csv")
+
+
 def test_options_and_files_that_are_none_are_refused(tmp_path):
     path = write(tmp_path, b"a,b", b"secret,2")
     for options, words in (
