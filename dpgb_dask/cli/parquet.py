@@ -49,7 +49,7 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     """Open a Parquet file or folder; of its files, only footers are read."""
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
-    files, paths, hidden = _files_of(path)
+    files, paths, as_dask = _files_of(path)
     if not paths:
         raise StructureError(
             f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
@@ -79,8 +79,8 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # name in another file
     strange = any(map(noted_strangely, schemas))
     with reading(path, f"It has {STRANGE}. {UNNOTED}") if strange else nullcontext():
-        # Dask would read hidden files too
-        places = {"path": paths, "filesystem": files} if hidden else {"path": path}
+        # Dask would read hidden files too, and no folders of a pattern
+        places = {"path": path} if as_dask else {"path": paths, "filesystem": files}
         frame = dd.read_parquet(**places, dtype_backend=dtype_backend, index=False, **options)
     # Arrow's own: of dates, times, lists and bytes pandas makes objects
     kinds = {tuple(zip(one.names, one.types, strict=True)) for one in schemas}
@@ -99,14 +99,22 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
 
 
 def _files_of(path: str) -> tuple[Any, list[str], bool]:
-    """Return the file system of a path, its files in Dask's order, and whether there are hidden ones."""
-    files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
-    if not files.isdir(root := paths[0]):
-        found, paths = paths, shown(paths, [path])
-        return files, sorted(paths, key=natural_sort_key), len(paths) < len(found)
-    found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
-    paths = [one for one in found if not _is_hidden(one.removeprefix(root))]
-    return files, sorted(paths, key=natural_sort_key), len(paths) < len(found)
+    """Return the file system of a path, its files in Dask's order, and whether Dask would find the same."""
+    files, _, places = fsspec.get_fs_token_paths(path, mode="rb")
+    of_folders = not places  # a pattern, which fsspec and Dask take for files alone
+    if of_folders:
+        places = files.glob(fsspec.core.url_to_fs(path)[1])
+    roots = shown(places, [path.rstrip("/")])
+    paths, as_dask = [], len(roots) == len(places) and not of_folders
+    for root in roots:
+        if not files.isdir(root):
+            paths.append(root)
+            continue
+        found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
+        own = [one for one in found if not _is_hidden(one.removeprefix(root.rstrip("/")))]
+        as_dask &= own == found
+        paths += own
+    return files, sorted(paths, key=natural_sort_key), as_dask
 
 
 def _is_hidden(below: str) -> bool:

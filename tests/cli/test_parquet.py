@@ -336,6 +336,20 @@ def test_hidden_files_of_a_folder_hold_no_rows(hive, place, people, capsys):
     assert results() == want
 
 
+def test_a_pattern_may_mean_folders(tmp_path):
+    for k in range(3):
+        place = tmp_path / f"day-{k}.parquet"
+        (place / "_temporary").mkdir(parents=True)
+        rows = TABLE[4 * k : 4 * (k + 1)]
+        for name in ("part-0.parquet", "_temporary/part-0.parquet", ".part-0.parquet"):
+            rows.to_parquet(place / name)
+    for pattern in ("day-*.parquet", "day-*.parquet/", "day-*.parquet/*.parquet", "day-[0-2]*"):
+        table = read_parquet(f"{tmp_path}/{pattern}")
+        frame = table.frame.compute()
+        assert frame["age"].tolist() == TABLE["age"].tolist()
+        assert list(table.types[0]) == list(TABLE)
+
+
 def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
     TABLE.to_parquet(tmp_path / "p0.parquet")
     TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
