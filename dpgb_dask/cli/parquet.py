@@ -105,11 +105,9 @@ def _files_of(path: str) -> tuple[Any, list[str], bool]:
     if of_folders:
         places = files.glob(fsspec.core.url_to_fs(path)[1])
     roots = shown(places, [path.rstrip("/")])
-    paths, as_dask = [], len(roots) == len(places) and not of_folders
-    for root in roots:
-        if not files.isdir(root):
-            paths.append(root)
-            continue
+    paths, as_dask = list(roots), len(roots) == len(places) and not of_folders
+    for root in roots if of_folders or (len(roots) == 1 and files.isdir(roots[0])) else ():
+        paths.remove(root)
         found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
         own = [one for one in found if not _is_hidden(one.removeprefix(root.rstrip("/")))]
         as_dask &= own == found
