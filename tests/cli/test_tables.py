@@ -197,6 +197,29 @@ def test_csv_files_of_any_order_of_columns_give_the_same_model_and_predictions(p
     assert (place / "one.csv").read_bytes() == (place / "parts.csv").read_bytes()
 
 
+def test_names_beside_blanks_are_said_to_be(place, people, capsys):
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    people.to_csv(
+        place / "blanks.csv", index=False, header=["x", *(f" {n}" for n in people.columns[1:])]
+    )
+    schema, budget = ("--schema", place / "schema.json"), ("--epsilon", 1, "--delta", 1e-6)
+    for command in (
+        ("predict", place / "m.json", place / "blanks.csv", "--out", place / "out"),
+        (
+            "fit",
+            place / "blanks.csv",
+            *schema,
+            *budget,
+            "--out",
+            place / "n.json",
+            "--target",
+            " target",
+        ),
+    ):
+        assert run(*command) == 1
+        assert "['z', 'age', 'color']: there, but for blanks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("header", ["", "x,x,age,color,target", 'x,"z,age'])
 def test_a_csv_file_must_name_its_columns(place, header, capsys):
     (place / "none.csv").write_text(f"{header}\n1,1,50,red,1\n")
