@@ -56,6 +56,10 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             f" such as {path.rstrip('/') + '/*.csv'!r}."
         )
     schemas = schemas_of((one, files) for one in paths)
+    if any(len(set(one.names)) < len(one.names) for one in schemas):
+        raise StructureError(
+            f"{path!r} has several columns of one name. Write it again, each column by another name."
+        )
     stored_schema = schemas[0]
     named = _columns_of_folders(paths)
     folders = named - {*stored_schema.names}

@@ -336,6 +336,22 @@ def test_hidden_files_of_a_folder_hold_no_rows(hive, place, people, capsys):
     assert results() == want
 
 
+@pytest.mark.parametrize("name", ["age", "aside"])
+def test_two_columns_of_one_name_are_said_to_be(name, tmp_path, capsys):
+    SCHEMA.save(tmp_path / "s.json")
+    table = pa.Table.from_pandas(TABLE)
+    folder = tmp_path / "p.parquet"
+    folder.mkdir()
+    pq.write_table(table, folder / "0.parquet")
+    ages = table["age"]
+    for _ in range(2):
+        table = table.append_column(name, ages)
+    pq.write_table(table, folder / "1.parquet")
+    for data in (folder, folder / "1.parquet"):
+        assert run("check", data, "--schema", tmp_path / "s.json") == 1
+        assert "has several columns of one name" in capsys.readouterr().err
+
+
 def test_a_pattern_may_mean_folders(tmp_path):
     for k in range(3):
         place = tmp_path / f"day-{k}.parquet"
