@@ -36,6 +36,8 @@ NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # 
 
 def dims_of(array: Any) -> tuple[str, ...] | None:
     """Return the names of a Zarr array's axes; None if they have no names, as xarray's always have."""
+    if not array.ndim:
+        return ()
     second = array.metadata.zarr_format == 2
     names = array.attrs.get(DIMENSIONS) if second else array.metadata.dimension_names
     if not isinstance(names, list | tuple) or len(names) != array.ndim or None in names:

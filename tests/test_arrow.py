@@ -60,6 +60,48 @@ def test_a_column_of_any_type_is_read_as_its_values_are(kind):
     assert repr(part) == repr([one[1:5] for one in as_everything(objects)])
 
 
+def of_pandas():
+    """Columns of pandas' own types, which Arrow holds as what they are made of; one has a value that is none."""
+    spans = pd.arrays.IntervalArray.from_tuples([(0, 1), None, (0.5, 2)])
+    kind = pa.array(spans).type
+    ends = pa.array([{"left": 0.0, "right": 1.0}, None, {"left": 2, "right": 1}], kind.storage_type)
+    days = ["2020-01-02 11:00", None, "2020-12-31 23:00"]
+    times = {f: pd.PeriodIndex(days, freq=f).array for f in "YMDhs"}
+    return {
+        **{f"periods {frequency}": (pa.array(one), list(one)) for frequency, one in times.items()},
+        "intervals": (pa.array(spans), list(spans)),
+        "no interval": (
+            pa.ExtensionArray.from_storage(kind, ends),
+            [pd.Interval(0.0, 1.0), None, object()],
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", of_pandas())
+def test_a_column_of_a_type_of_pandas_is_read_as_its_values_are(name, tmp_path):
+    values, objects = of_pandas()[name]
+    assert isinstance(values.type, pa.BaseExtensionType)
+    told = as_everything(pd.Series(objects * 2, dtype=object))
+    assert repr(as_everything(as_pandas(values))) == repr(told)
+    assert repr(as_everything(from_arrow(pa.chunked_array([values, values])))) == repr(told)
+    # of a file, by every reader
+    kinds = {feature: kind for feature, kind in KINDS.items() if feature != "number"}
+    schema, told = Schema(kinds, classes=[0, 1]), told[1:]
+    table = pa.table(dict.fromkeys(kinds, values))
+    parquet.write_table(table, tmp_path / "x.parquet")
+    options = argparse.Namespace(
+        data=str(tmp_path / "x.parquet"), delimiter=None, encoding=None, decimal=None
+    )
+    frames = [dd.read_parquet(tmp_path / "x.parquet", dtype_backend="pyarrow")]
+    for keep in ([], ["date"]):
+        options.keep = keep
+        frames.append(open_table(options, schema)[0])
+    for frame in frames:
+        read = read_values(frame.compute(), schema)
+        got = [read.column(j).tolist() for j in range(len(schema.encoded))]
+        assert repr(got) == repr([one[:3] for one in told[: len(got)]])
+
+
 def test_views_and_run_ends_of_a_slice_are_written_out():
     text = pa.array(["a", None, "b", "c"], pa.string_view() if VIEWS else pa.string())
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 6, 9], pa.int16()), text)

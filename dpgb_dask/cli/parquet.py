@@ -12,7 +12,7 @@ from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.text import reading
+from dpgb_dask.io.text import reading, shown
 from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
@@ -49,11 +49,16 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     """Open a Parquet file or folder; of its files, only footers are read."""
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
-    paths, schemas = _files_of(path)
+    files, paths, as_dask = _files_of(path)
     if not paths:
         raise StructureError(
             f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
             f" such as {path.rstrip('/') + '/*.csv'!r}."
+        )
+    schemas = schemas_of((one, files) for one in paths)
+    if any(len(set(one.names)) < len(one.names) for one in schemas):
+        raise StructureError(
+            f"{path!r} has several columns of one name. Write it again, each column by another name."
         )
     stored_schema = schemas[0]
     named = _columns_of_folders(paths)
@@ -65,10 +70,12 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     written_out = {view: pd.ArrowDtype(plain) for view, plain in views.items()}
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
-    # of periods Arrow has no values of its own, but their numbers
+    # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values
     for kind in {kind for one in schemas for kind in one.types}:
         if str(kind).startswith("extension<pandas.period"):
             written_out[kind] = kind.to_pandas_dtype()
+        elif str(kind).startswith("extension<pandas.interval"):
+            written_out[kind] = pd.ArrowDtype(kind)
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
@@ -76,7 +83,9 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # name in another file
     strange = any(map(noted_strangely, schemas))
     with reading(path, f"It has {STRANGE}. {UNNOTED}") if strange else nullcontext():
-        frame = dd.read_parquet(path, dtype_backend=dtype_backend, index=False, **options)
+        # Dask would read hidden files too, and no folders of a pattern
+        places = {"path": path} if as_dask else {"path": paths, "filesystem": files}
+        frame = dd.read_parquet(**places, dtype_backend=dtype_backend, index=False, **options)
     # Arrow's own: of dates, times, lists and bytes pandas makes objects
     kinds = {tuple(zip(one.names, one.types, strict=True)) for one in schemas}
     types = [{name: written_out.get(t, pd.ArrowDtype(t)) for name, t in kind} for kind in kinds]
@@ -93,13 +102,31 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     return Parquet(taken, frozenset(), names, folders, types)
 
 
-def _files_of(path: str) -> tuple[list[str], list[Any]]:
-    """Return the files at a path, in Dask's order, and the schema of each."""
-    files, _, paths = fsspec.get_fs_token_paths(path, mode="rb")
-    if files.isdir(paths[0]):
-        paths = [one for one in files.find(paths[0]) if one.endswith(SUFFIXES)]
-    paths = sorted(paths, key=natural_sort_key)
-    return paths, schemas_of((one, files) for one in paths)
+def _files_of(path: str) -> tuple[Any, list[str], bool]:
+    """Return the file system of a path, its files in Dask's order, and whether Dask would find the same."""
+    files, _, places = fsspec.get_fs_token_paths(path, mode="rb")
+    of_folders = not places  # a pattern, which fsspec and Dask take for files alone
+    if of_folders:
+        places = files.glob(fsspec.core.url_to_fs(path)[1])
+    roots = shown(places, [path.rstrip("/")])
+    paths, as_dask = list(roots), len(roots) == len(places) and not of_folders
+    for root in roots if of_folders or (len(roots) == 1 and files.isdir(roots[0])) else ():
+        paths.remove(root)
+        found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
+        own = [one for one in found if not _is_hidden(one.removeprefix(root.rstrip("/")))]
+        as_dask &= own == found
+        paths += own
+    return files, sorted(paths, key=natural_sort_key), as_dask
+
+
+def _is_hidden(below: str) -> bool:
+    """Whether a file below a folder holds no rows of it, by the names that Spark and Arrow skip.
+
+    Such are parts of a job that runs or was killed (``_temporary``), logs (``_delta_log``), and what macOS writes
+    beside a file (``._part.parquet``).
+    """
+    parts = below.split("/")
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _columns_of_folders(paths: Iterable[str]) -> set[str]:

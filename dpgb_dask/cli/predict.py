@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     X = table
     if isinstance(table, dd.DataFrame):  # columns that the model does not use are not read
         used = [name for name in table.columns if name in model.schema_.features]
-        match_names(used, model.schema_)
+        match_names(used, model.schema_, aside=table.columns)
         X = table[used]
     parts = [_as_frame(model.predict(X), ["prediction"])]
     if options.proba:

@@ -2,6 +2,7 @@
 # ruff: noqa: N803 - X is scikit-learn's name
 
 import argparse
+from collections import Counter
 from collections.abc import Container, Mapping, Set
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,18 @@ from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import exact_ids, numbers
 from dpgb_dask.encoding.frames import in_partitions
-from dpgb_dask.encoding.structure import check_beside, check_file_types, check_one_axis
+from dpgb_dask.encoding.structure import (
+    check_beside,
+    check_file_types,
+    check_one_axis,
+    match_names,
+)
 from dpgb_dask.errors import SchemaError, StructureError, first_few, listed
 from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
+from dpgb_dask.private.reading.parquet_files import not_in_each
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, whole_from_zarr
 
@@ -218,7 +225,9 @@ def _open_zarr(path: str, schema: Schema, *, strict: bool = False) -> tuple[Any,
         return matrix, {}
     arrays, beside = all_arrays_of(store)
     place = {name: k for k, name in enumerate(schema.names)}  # the arrays of a group have no order
-    order = sorted(_of_rows(arrays, schema), key=lambda name: place.get(name, len(place)))
+    order = sorted(
+        _of_rows(arrays, schema, strict=strict), key=lambda name: place.get(name, len(place))
+    )
     columns = {name: from_zarr(arrays[name]) for name in order}
     types = {key: array.dtype for key, array in columns.items()}
     if "X" in types:
@@ -259,18 +268,36 @@ def _whole(
     return out
 
 
-def _of_rows(arrays: Mapping[str, Any], schema: Schema) -> list[str]:
+def _of_rows(arrays: Mapping[str, Any], schema: Schema, *, strict: bool) -> list[str]:
     """Return the names of a group's arrays that may be columns; those along another axis than the features are none.
+
+    Axes without names are told apart by their lengths.
 
     Raises
     ------
-    StructureError
-        If features lie along different axes, or along several.
+    SchemaError, StructureError
+        If features lie along different axes, or along several, or none is there. So for the target and the unit, which
+        predictions do not need.
     """
+    if "X" in arrays or not arrays:
+        return list(arrays)
     axes = {name: dims for name, array in arrays.items() if (dims := dims_of(array)) is not None}
     rows = {name: axes[name] for name in schema.names if name in axes}
-    check_one_axis(rows)
-    return [name for name in arrays if not rows or axes.get(name) in (None, *rows.values())]
+    if rows:
+        check_one_axis(rows)
+        return [name for name in arrays if axes.get(name) in (None, *rows.values())]
+    needed = [*schema.names, *(() if strict else (schema.target.name, schema.unit_id))]
+    shapes = {name: arrays[name].shape for name in needed if name in arrays}
+    if not shapes:
+        match_names(arrays, schema, ordered=False)
+    most = Counter(shape for shape in shapes.values() if len(shape) == 1).most_common(1)
+    whole = most[0][0] if most else ()
+    if odd := [name for name, shape in shapes.items() if not shape or shape != whole]:
+        raise StructureError(
+            f"arrays of a Zarr group are no columns of one table: {listed(odd)} have not one axis, of as many rows as"
+            " the others. Write them so."
+        )
+    return [name for name in arrays if arrays[name].shape == whole]
 
 
 def _open_parquet(
@@ -281,6 +308,13 @@ def _open_parquet(
     exact = schema.unit_id is not None or bool(getattr(options, "keep", ()))
     table = read_parquet(options.data, "pyarrow" if exact else None)
     _refuse_lost(options, schema, table, strict=strict)
+    # a fit compares what it reads itself
+    needed = {*schema.names, *_kept(options, table)} - table.folders if strict else set()
+    lacking = {
+        n for n in needed.intersection(table.frame.columns) for t in table.types if n not in t
+    }
+    if lacking:
+        raise not_in_each(lacking, schema)
     beside = table.folders | ({schema.target.name} if strict else set())
     for types in table.types:
         check_file_types({n: t for n, t in types.items() if n not in beside}, schema)
@@ -290,6 +324,12 @@ def _open_parquet(
 def names_in(given: str, columns: Container[str]) -> list[str]:
     """Return the columns that one --keep names: a column with commas in its name, or several between commas."""
     return [given] if given in columns else [name.strip() for name in given.split(",")]
+
+
+def _kept(options: argparse.Namespace, table: Parquet) -> list[str]:
+    """Return the columns that --keep names."""
+    known = {*table.frame.columns, *table.lost}
+    return [name for given in getattr(options, "keep", ()) for name in names_in(given, known)]
 
 
 def _refuse_lost(
@@ -302,10 +342,8 @@ def _refuse_lost(
     StructureError
         If it does.
     """
-    known = {*table.frame.columns, *table.lost}
-    kept = [name for given in getattr(options, "keep", ()) for name in names_in(given, known)]
     weight = getattr(options, "weight", None)
-    beside = kept if strict else [schema.target.name, schema.unit_id, weight]
+    beside = _kept(options, table) if strict else [schema.target.name, schema.unit_id, weight]
     if met := [name for name in (*schema.names, *beside) if name in table.lost]:
         raise StructureError(
             f"{options.data!r} has no column {met[0]!r}: it is an index, which pandas wrote as a range or with several"

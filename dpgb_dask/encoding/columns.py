@@ -32,6 +32,7 @@ from dpgb_dask.values import (
 )
 
 ARROW_FLOATS = frozenset({"float[pyarrow]", "double[pyarrow]"})
+OF_PANDAS = "extension<pandas."  # how Arrow's types of pandas' periods and intervals begin
 KEPT = 64  # most mappings whose index is kept
 
 
@@ -107,6 +108,8 @@ def objects(column: Any) -> list[Any]:
     if isinstance(column, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(column).tolist()
         return [None if m else value for value, m in zip(objects(column.data), masked, strict=True)]
+    if str(getattr(column.dtype, "pyarrow_dtype", "")).startswith(OF_PANDAS):
+        return _of_pandas(getattr(column, "array", column).__arrow_array__())
     # tolist would turn dates into integers
     read = list if getattr(column.dtype, "kind", "") in "Mm" else type(column).tolist
     try:
@@ -114,6 +117,18 @@ def objects(column: Any) -> list[Any]:
     except Exception:  # such as an Arrow date beyond Python's calendar: then read values one by one
         items = column.array if isinstance(column, pd.Series) else column
         return [_item(items, k) for k in range(len(items))]
+
+
+def _of_pandas(values: Any) -> list[Any]:
+    """Return Arrow values of a type of pandas, of which Arrow itself knows what they are made of alone."""
+    missing = values.is_null().to_pylist()  # which pandas does not ask of an interval
+    try:
+        read = values.type.to_pandas_dtype().__from_arrow__(values)
+        return [None if m else value for m, value in zip(missing, read, strict=True)]
+    except Exception:  # such as an interval that ends before it begins
+        if len(values) == 1:
+            return [UNREADABLE]
+    return [value for k in range(len(values)) for value in _of_pandas(values.slice(k, 1))]
 
 
 def _item(items: Any, k: int) -> Any:

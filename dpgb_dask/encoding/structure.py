@@ -17,7 +17,9 @@ SHOWN = 3  # most columns that a message about dimensions names
 SourceBlock: TypeAlias = NDArray[Any] | pd.DataFrame | tuple[Any, ...]
 
 
-def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -> tuple[int, ...]:
+def match_names(
+    names: Iterable[Any], schema: Schema, *, ordered: bool = True, aside: Iterable[Any] = ()
+) -> tuple[int, ...]:
     """Return the position of every feature among ``names``.
 
     Parameters
@@ -26,6 +28,8 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
         Column names of a table; ignored columns, the target and the unit column may be among them.
     ordered : bool
         Whether the features must be in schema order; False for a mapping of columns, which has no order.
+    aside : iterable
+        Names of columns that were left out, of which one may be a feature in another spelling.
 
     Raises
     ------
@@ -47,6 +51,7 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
         way = ", or list those to leave out in 'ignore'" if extra else ""
         raise SchemaError(
             f"columns do not match the schema: {', and '.join([*lacks, *has])}{hint}. Rename or add columns{way}."
+            f"{_spelt_otherwise(missing, [*given, *map(str, aside)])}"
         )
     features = [name for name in given if name in schema.features]
     once = [*features, *(name for name in given if name == schema.unit_id)]
@@ -63,6 +68,21 @@ def match_names(names: Iterable[Any], schema: Schema, *, ordered: bool = True) -
             "Reorder one of them."
         )
     return tuple(position[name] for name in schema.names)
+
+
+def _spelt_otherwise(missing: Sequence[str], given: Sequence[str]) -> str:
+    """Return a hint if a missing column is there in another spelling, such as after a blank."""
+    there = {_bare(name) for name in given}
+    near = [name for name in missing if _bare(name) in there]
+    if not near:
+        return ""
+    return (
+        f" {listed(near)}: there, but for blanks or for capitals. Names are compared to the letter."
+    )
+
+
+def _bare(name: str) -> str:
+    return name.strip("\ufeff \t\xa0").casefold()
 
 
 def check_beside(names: Iterable[Any], coordinates: Iterable[Any], schema: Schema) -> None:

@@ -55,15 +55,16 @@ def read_csv(
 ) -> dd.DataFrame:
     r"""Open delimited text files as a Dask DataFrame of text, for ``fit`` and ``predict``. Only first lines are read.
 
-    The first line of each file names the columns. Each further line that is not blank is read by itself and gives one
-    row: text in quotes may contain delimiters, but no line breaks. A line that cannot be read, or has another number of
-    fields, becomes a row of missing values. No type is inferred: ``fit`` and ``predict`` interpret each text by the
-    schema.
+    The first line of each file names the columns: those of the first file, in any order. Each further line that is not
+    blank is read by itself and gives one row: text in quotes may contain delimiters, but no line breaks. A line that
+    cannot be read, or has another number of fields, becomes a row of missing values. No type is inferred: ``fit`` and
+    ``predict`` interpret each text by the schema.
 
     Parameters
     ----------
     path : str, Path, or a sequence of them
-        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``.
+        A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``. As
+        for a shell, a pattern means hidden files, whose names begin with a point, only if it begins with one.
         Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` (if ``zstandard`` is installed) are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
@@ -85,19 +86,20 @@ def read_csv(
     storage_options : mapping, optional
         For fsspec; by default it takes them from the environment.
     strict : bool
-        Whether a line that cannot be read raises an error when it is read. For predictions, where no row may be left
-        out; never for a fit.
+        Whether a line that cannot be read raises an error when it is read, which says its number. For predictions,
+        where no row may be left out; never for a fit.
 
     Returns
     -------
     dask.dataframe.DataFrame
-        Object columns of text; None in rows that could not be read.
+        Object columns of text, in the order of the first file; None in rows that could not be read.
 
     Raises
     ------
     StructureError
-        If nothing is found, an option is not one of those above, a file does not name its columns, or names others
-        than the first, or one ends in ``.zst`` and ``zstandard`` is not installed.
+        If nothing is found, a file is named twice, an option is not one of those above, a file does not name its
+        columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not installed. A file that
+        is empty names none, and has no rows.
 
     Privacy
     -------
@@ -136,9 +138,14 @@ def read_csv(
     if is_url(given[0]):
         is_there(given[0], options)  # raises if its store does not answer
     with reading(said, hint):
-        files, _, paths = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+        files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+        paths = shown(found, given)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
+        if len(set(paths)) < len(paths):
+            raise StructureError(
+                f"{said!r} names a file twice: each of its rows would count twice. Name it once."
+            )
         if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
             # fsspec would take it for plain text
             raise StructureError(
@@ -147,7 +154,7 @@ def read_csv(
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else block
-        _, blocks_of_files, paths = read_bytes(
+        _, blocks_found, found = read_bytes(
             given,
             delimiter=b"\n",
             sample=False,
@@ -156,37 +163,59 @@ def read_csv(
             include_path=True,
             **options,
         )
+        blocks_of = dict(zip(found, blocks_found, strict=True))
+        paths = shown(found, given)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             firsts = list(pool.map(partial(_first_line, files), paths))
-    names = form.header(firsts[0])
+    first = next((line for line in firsts if not _is_empty(line)), b"")
+    names = form.header(first)
     if not names or len(set(names)) != len(names):
-        way = "Delete what stands above it, such as a title."
-        if b"\r" in firsts[0].rstrip(b"\r\n"):
+        way = "Delete what stands above it, such as a title, and tell columns apart that have one name, or none."
+        if b"\r" in first.rstrip(b"\r\n"):
             way = "Lines that end in a carriage return alone are not split: convert them, as with: tr '\\r' '\\n'"
         raise StructureError(
             f"{said!r}: the first line of a file of delimited text must name the columns, each by another name. {way}"
         )
-    for line, place in zip(firsts, paths, strict=True):
-        form.check_header(line, names, place)
+    orders = [form.order(line, names, place) for line, place in zip(firsts, paths, strict=True)]
     if unit_id is not None and plain_text(unit_id) not in names:
         raise StructureError(
             f"unit_id={short(unit_id)} is not a column that the first line of {said!r} names. Name one of them."
         )
-    read = partial(_read_lines, form=form, names=names, strict=strict, unit_id=unit_id)
-    parts = [
-        delayed(read)(block, None if k else path)
-        for blocks, path in zip(blocks_of_files, paths, strict=True)
-        for k, block in enumerate(blocks)
-    ]
+    parts = []
+    for place, order in zip(paths, orders, strict=True):
+        source = _Source(files, place, names, order)
+        read = delayed(
+            partial(_read_lines, source=source, form=form, unit_id=unit_id, strict=strict)
+        )
+        parts += [read(block, begins=not k) for k, block in enumerate(blocks_of[place])]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
 
 
-def _first_line(files: Any, path: str) -> bytes:
-    """Return the first line of a file; of a store no more than its first block is fetched for it, if that holds it."""
+@contextmanager
+def _opened(files: Any, path: str) -> Iterator[Any]:
+    """Open a file for its bytes, decompressed; a store is asked for one block after the other."""
     with files.open(path, "rb", block_size=FIRST) as opened:
         unpack = compr[infer_compression(path)]
-        return (opened if unpack is None else unpack(opened, mode="rb")).readline()
+        yield opened if unpack is None else unpack(opened, mode="rb")
+
+
+def _first_line(files: Any, path: str) -> bytes:
+    """Return the first line of a file; of a store no more than its first block is fetched for it, if that holds it."""
+    with _opened(files, path) as opened:
+        return bytes(opened.readline())
+
+
+def _is_empty(block: bytes) -> bool:
+    """Whether there is nothing in a file that begins with this block, but for a byte order mark."""
+    return not block.removeprefix(codecs.BOM_UTF8)
+
+
+def shown(paths: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the files that patterns mean: hidden ones, such as what macOS writes beside a file, only if one does."""
+    if any(name.rpartition("/")[2].startswith(".") for name in given):
+        return list(paths)
+    return [path for path in paths if not path.rpartition("/")[2].startswith(".")]
 
 
 def _as_pattern(name: str) -> str:
@@ -318,18 +347,23 @@ class Form:
         fields = self._cut(line)
         return None if fields is None else tuple(fields)
 
-    def check_header(self, block: bytes, names: tuple[str, ...], path: str) -> None:
-        """Refuse a file that begins with other names; one that is empty has no rows.
+    def order(self, block: bytes, names: tuple[str, ...], path: str) -> tuple[str, ...]:
+        """Return the columns in the order in which a file that begins with this block names them.
 
         Raises
         ------
         StructureError
+            If they are other columns than ``names``; an empty file has those, and no rows.
         """
-        if block and self.header(block) != names:
+        if _is_empty(block):
+            return names
+        own = self.header(block) or ()
+        if sorted(own) != sorted(names):
             raise StructureError(
-                f"{path!r}: files that are read together must have the same first line, with the same columns in the"
-                " same order. This one has another than the first file: write it again with that one's."
+                f"{path!r}: files that are read together must name the same columns, each in its first line, in any"
+                " order. This one names others than the first file: write it again with that one's."
             )
+        return own
 
 
 def _is_ascii_like(encoding: Any) -> bool:
@@ -343,45 +377,73 @@ def _is_ascii_like(encoding: Any) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file of text.
+
+    Parameters
+    ----------
+    files : fsspec file system
+    path : str
+    names : tuple of str
+        The columns, in the order of the rows to make.
+    order : tuple of str
+        The columns, in the order of the file.
+    """
+
+    files: Any
+    path: str
+    names: tuple[str, ...]
+    order: tuple[str, ...]
+
+
 def _read_lines(
-    block: bytes,
-    beginning: str | None,
-    *,
-    form: Form,
-    names: tuple[str, ...],
-    strict: bool,
-    unit_id: str | None,
+    block: bytes, *, begins: bool, source: _Source, form: Form, unit_id: str | None, strict: bool
 ) -> pd.DataFrame:
     """Return one row for each line that is not blank; a line of another width is a row of missing values.
 
-    ``beginning`` is the path of the file that the block begins; None for a later block of it.
+    ``begins`` says whether the block is the first of its file.
 
     Raises
     ------
     StructureError
-        If the header of another file differs, or if ``strict`` and a line has another width.
+        If the header has changed since the file was opened, or if ``strict`` and a line has another width.
 
     Privacy
     -------
     Private side. Each row is a function of its own line, and unless ``strict`` no line raises or warns.
     """
-    has_header = beginning is not None
-    if beginning is not None:  # again, as a file may have been replaced since it was opened
-        form.check_header(block, names, beginning)
-    lines = block.split(b"\n")[has_header:]
-    rows = [row for row in map(form.fields, lines) if row is None or row]
-    width = len(names)
+    if begins and form.order(block, source.names, source.path) != source.order:
+        raise StructureError(
+            f"{source.path!r}: its first line has changed since the file was opened. Open it again."
+        )
+    width = len(source.order)
+    rows = [row for row in map(form.fields, block.split(b"\n")[begins:]) if row is None or row]
     good = [row is not None and len(row) == width for row in rows]
     if strict and not all(good):
-        raise StructureError(
-            f"A line of the CSV file has not the {width} fields that its first line names, or an open quote. Each"
-            " line is one row: correct it, so that no prediction is left out."
-        )
+        raise _unread_line(source, form)
     lost = (None,) * width
     frame = _frame(
-        [row if fits and row else lost for row, fits in zip(rows, good, strict=True)], names
+        [row if fits and row else lost for row, fits in zip(rows, good, strict=True)], source.order
     )
+    if source.order != source.names:
+        frame = frame[list(source.names)]
     return frame if unit_id is None else frame.assign(**{unit_id: exact_ids(frame[unit_id])})
+
+
+def _unread_line(source: _Source, form: Form) -> StructureError:
+    """Return the error for the first line of a file that cannot be read; a block does not know how many precede it."""
+    width, place = len(source.order), ""
+    with _opened(source.files, source.path) as lines:
+        for number, line in enumerate(lines, start=1):
+            row = form.fields(line.removesuffix(b"\n"))
+            if number > 1 and (row is None or len(row) not in (0, width)):
+                place = f", line {number}"
+                break
+    return StructureError(
+        f"{source.path!r}{place}: a line of a file of text has not the {width} fields that its first line names, or has"
+        " an open quote. Each line is one row: correct it, so that no prediction is left out."
+    )
 
 
 def _frame(rows: Sequence[Sequence[str | None]], names: Sequence[str]) -> pd.DataFrame:

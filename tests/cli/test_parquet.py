@@ -298,6 +298,109 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("hive", ["", "n", "_n"])
+def test_hidden_files_of_a_folder_hold_no_rows(hive, place, people, capsys):
+    """Of a job of Spark that runs or was killed, the same rows once more; of a Delta table, a log."""
+    folder, n = place / "parts.parquet", "_n" if hive == "_n" else "n"
+    for k in range(3):
+        part = folder / (f"{hive}={k}" if hive else "")
+        part.mkdir(parents=True, exist_ok=True)
+        rows = people[500 * k : 500 * (k + 1)]
+        (rows if hive else rows.assign(n=k)).to_parquet(part / f"part-{k}.parquet", index=False)
+    facts = Schema.load(place / "schema.json").to_dict() | {"ignore": [n]}
+    Schema.from_dict(facts).save(place / "schema.json")
+    schema = ("--schema", place / "schema.json")
+
+    def results():
+        model = fitted(place, folder, *schema)
+        out = ("--out", place / "out.csv", "--overwrite", "--keep", f"age,{n}")
+        assert run("predict", place / "fitted.json", folder, *out) == 0
+        capsys.readouterr()
+        assert run("check", folder, *schema) == 0
+        draft = ("--target", "target", "--out", place / "d.json", "--overwrite")
+        assert run("schema", folder, *draft) == 0
+        return model, (place / "out.csv").read_text(), capsys.readouterr().out
+
+    want = results()
+    assert len(want[1].splitlines()) == len(people) + 1
+    for name in HIDDEN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        other = name.startswith("_delta_log")
+        people[["age"] if other else [*people]].to_parquet(folder / name)
+        assert results() == want, name
+    (folder / "._part-0.parquet").write_bytes(b"no Parquet")
+    assert results() == want
+
+
+@pytest.mark.parametrize("name", ["age", "aside"])
+def test_two_columns_of_one_name_are_said_to_be(name, tmp_path, capsys):
+    SCHEMA.save(tmp_path / "s.json")
+    table = pa.Table.from_pandas(TABLE)
+    folder = tmp_path / "p.parquet"
+    folder.mkdir()
+    pq.write_table(table, folder / "0.parquet")
+    ages = table["age"]
+    for _ in range(2):
+        table = table.append_column(name, ages)
+    pq.write_table(table, folder / "1.parquet")
+    for data in (folder, folder / "1.parquet"):
+        assert run("check", data, "--schema", tmp_path / "s.json") == 1
+        assert "has several columns of one name" in capsys.readouterr().err
+
+
+def test_a_pattern_may_mean_folders(tmp_path):
+    for k in range(3):
+        place = tmp_path / f"day-{k}.parquet"
+        (place / "_temporary").mkdir(parents=True)
+        rows = TABLE[4 * k : 4 * (k + 1)]
+        for name in ("part-0.parquet", "_temporary/part-0.parquet", ".part-0.parquet"):
+            rows.to_parquet(place / name)
+    for pattern in ("day-*.parquet", "day-*.parquet/", "day-*.parquet/*.parquet", "day-[0-2]*"):
+        table = read_parquet(f"{tmp_path}/{pattern}")
+        frame = table.frame.compute()
+        assert frame["age"].tolist() == TABLE["age"].tolist()
+        assert list(table.types[0]) == list(TABLE)
+
+
+def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
+    TABLE.to_parquet(tmp_path / "p0.parquet")
+    TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
+    for pattern, n in (("*.parquet", N), ("p*", N), (".p*.parquet", 5), (".p0.parquet", 5)):
+        assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+
+
+@pytest.mark.parametrize("hive", [False, True])
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_predict_names_the_column_that_a_file_of_a_folder_lacks(lacks, hive, tmp_path, capsys):
+    SCHEMA.save(tmp_path / "s.json")
+    TABLE.to_parquet(tmp_path / "whole.parquet")
+    fit = ("--schema", tmp_path / "s.json", "--out", tmp_path / "m.json", *BUDGET)
+    assert run("fit", tmp_path / "whole.parquet", *fit) in (0, 4)
+    for name, keep in (("age", ()), ("y", ("--keep", "y")), ("y", ())):
+        place = tmp_path / f"{name}{len(keep)}.parquet"
+        for k in range(2):
+            part = place / (f"n={k}" if hive else "")
+            part.mkdir(parents=True, exist_ok=True)
+            TABLE.drop(columns=[name] if k == lacks else []).to_parquet(part / f"{k}.parquet")
+        capsys.readouterr()
+        out = ("--out", tmp_path / "out", "--overwrite")
+        needed = name == "age" or bool(keep)
+        assert run("predict", tmp_path / "m.json", place, *keep, *out) == needed
+        said = capsys.readouterr().err
+        if needed and lacks:
+            assert (
+                f"StructureError: Parquet files that are read as one table differ: not each has '{name}'"
+                in said
+            )
+        elif needed:  # Dask looks at the first file alone
+            assert f"'{name}'" in said
+            assert "Error: an error that is not of dpgb_dask" not in said
+
+
 def test_bytes_that_pandas_noted_as_text_are_read_whatever_they_are(tmp_path):
     """A value that is no UTF-8 would end a charged fit."""
     noted = pa.Table.from_pandas(TABLE.astype({"job": "str"}), preserve_index=False)

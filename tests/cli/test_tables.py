@@ -167,18 +167,57 @@ def test_files_of_text_have_delimiters_and_encodings(place, people, capsys):
     assert "separated by another character, such as ';'" in capsys.readouterr().err
 
 
-def test_csv_files_of_a_pattern_share_their_header(place, people, capsys):
+def test_csv_files_of_a_pattern_share_their_columns(place, people, capsys):
     options = model_of(place)
     people[:800].to_csv(place / "part-1.csv.gz", index=False)
     people[800:].to_csv(place / "part-2.csv.gz", index=False)
     assert run("fit", place / "part-*.csv.gz", *options) == 0
     assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "out") == 0
     assert len(pd.read_parquet(place / "out")) == len(people)
-    swapped = people[["z", "x", "age", "color", "target"]]
-    swapped[800:].to_csv(place / "part-2.csv.gz", index=False)
-    assert run("fit", place / "part-*.csv.gz", *options) == 1
+    other = people.rename(columns={"z": "w"})
+    other[800:].to_csv(place / "part-2.csv.gz", index=False)
+    assert run("fit", place / "part-*.csv.gz", *options, "--overwrite") == 1
     assert run("predict", place / "m.json", place / "part-*.csv.gz", "--out", place / "o") == 1
-    assert "same first line" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("must name the same columns") == 2
+
+
+@pytest.mark.usefixtures("seeded")
+def test_csv_files_of_any_order_of_columns_give_the_same_model_and_predictions(place, people):
+    schema = ("--schema", place / "schema.json")
+    want = fitted(place, place / "people.csv", *schema)
+    parts = (people[:0], people[:500], people[500:501], people[501:])
+    for k, part in enumerate(parts):
+        names = np.random.default_rng(k).permutation(part.columns)
+        part[names].to_csv(place / f"part-{k}.csv", index=False)
+    (place / "part-00.csv").write_bytes(b"")
+    assert fitted(place, place / "part-*.csv", *schema) == want
+    for data, out in (("people.csv", "one.csv"), ("part-*.csv", "parts.csv")):
+        kept = ("--keep", "age,target", "--proba", "--out", place / out)
+        assert run("predict", place / "fitted.json", place / data, *kept) == 0
+    assert (place / "one.csv").read_bytes() == (place / "parts.csv").read_bytes()
+
+
+def test_names_beside_blanks_are_said_to_be(place, people, capsys):
+    assert run("fit", place / "people.csv", *model_of(place)) == 0
+    people.to_csv(
+        place / "blanks.csv", index=False, header=["x", *(f" {n}" for n in people.columns[1:])]
+    )
+    schema, budget = ("--schema", place / "schema.json"), ("--epsilon", 1, "--delta", 1e-6)
+    for command in (
+        ("predict", place / "m.json", place / "blanks.csv", "--out", place / "out"),
+        (
+            "fit",
+            place / "blanks.csv",
+            *schema,
+            *budget,
+            "--out",
+            place / "n.json",
+            "--target",
+            " target",
+        ),
+    ):
+        assert run(*command) == 1
+        assert "['z', 'age', 'color']: there, but for blanks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("header", ["", "x,x,age,color,target", 'x,"z,age'])
@@ -332,6 +371,68 @@ def test_a_converted_weight_gives_the_same_model(place, people, binary_schema):
     assert run("convert", place / "w.parquet", *options, "--out", place / "w.zarr") == 0
     assert fitted(place, place / "w.zarr", "--weight", "sample_weight") == want
     assert fitted(place, place / "w.zarr") != want
+
+
+NO_COLUMNS = {
+    "a number": np.float64(3),
+    "a matrix": np.zeros((1000, 2)),
+    "a matrix of other rows": np.zeros((3, 2)),
+    "other rows": np.zeros(3),
+    "no rows": np.zeros(0),
+}
+
+
+def beside_columns(place, people, form, **more):
+    """A store of the people with arrays beside them, by Zarr or by xarray, in either format."""
+    writer, zarr_format = form
+    columns = people.assign(color=people["color"].map({"blue": 0, "green": 1, "red": 2}))
+    columns = {name: columns[name].to_numpy(np.float64) for name in columns} | more
+    if writer == "zarr":
+        group = zarr.create_group(place / "b.zarr", zarr_format=zarr_format, overwrite=True)
+        for name, values in columns.items():
+            array = np.asarray(values)
+            group.create_array(name, data=array, chunks=tuple(max(n, 1) for n in array.shape))
+        return
+    dims = {
+        name: ["row"] if name in people else [f"{name} {k}" for k in range(np.ndim(values))]
+        for name, values in columns.items()
+    }
+    data = xr.Dataset({name: (dims[name], values) for name, values in columns.items()})
+    options = {"consolidated": False, "zarr_format": zarr_format}
+    data.to_zarr(place / "b.zarr", mode="w", **options)
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("form", [(w, k) for w in ("zarr", "xarray") for k in (2, 3)])
+def test_arrays_of_other_shapes_beside_columns_are_none(form, place, people):
+    schema = ("--schema", place / "schema.json")
+    beside_columns(place, people, form)
+    want = fitted(place, place / "b.zarr", *schema)
+    for name, values in NO_COLUMNS.items():
+        beside_columns(place, people, form, aside=values)
+        assert fitted(place, place / "b.zarr", *schema) == want, name
+        assert run("check", place / "b.zarr", *schema) == 0
+        out = ("--out", place / "out", "--overwrite")
+        assert run("predict", place / "fitted.json", place / "b.zarr", *out) == 0
+        assert len(pd.read_parquet(place / "out")) == len(people)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ["age", "target"])
+def test_columns_of_another_shape_are_named(name, zarr_format, place, people, capsys):
+    assert run("fit", place / "people.zarr", *model_of(place)) == 0
+    for values in NO_COLUMNS.values():
+        beside_columns(place, people, ("zarr", zarr_format), **{name: values})
+        data = (place / "b.zarr", "--schema", place / "schema.json")
+        budget = ("--epsilon", 1, "--delta", 1e-6, "--out", place / "none.json")
+        for command in (("check", *data), ("fit", *data, *budget)):
+            assert run(*command) == 1
+            said = capsys.readouterr().err
+            # of a number alone the words are those of xarray's
+            assert f"[{name!r}] have not one axis" in said or "have no dimension" in said
+        given = ("predict", place / "m.json", place / "b.zarr", "--out", place / "out")
+        assert run(*given, "--overwrite") == (1 if name == "age" else 0)
+        capsys.readouterr()
 
 
 def test_files_without_rows_can_be_fitted(place, people, capsys):

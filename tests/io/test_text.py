@@ -17,6 +17,7 @@ from thinned import thinned
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import read_csv
 from dpgb_dask.io.text import Form
+from dpgb_dask.values import ExactId
 
 HEADER = b"x,z,age,color,target"
 LINES = [b"%d.5,,%d,red,%d" % (k, k % 90, k % 2) for k in range(3000)]
@@ -109,6 +110,24 @@ def test_strict_reading_raises(tmp_path):
     assert len(table) == len(ODD_LINES)
 
 
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("name", thinned(BAD_LINES, every=2))
+def test_a_line_that_cannot_be_read_is_named_by_its_number(name, ending, tmp_path):
+    """As an editor counts, blank lines too, whichever block it is in; never for a fit, which reads on."""
+    write(tmp_path, HEADER, *LINES[:20], name="p0.csv")
+    for number in (2, 30, 2003):
+        lines = [HEADER, b"", *LINES]
+        lines.insert(number - 1, BAD_LINES[name])
+        text = b"\r\n".join([*lines, BAD_LINES[name]])
+        bad = tmp_path / f"p1.csv{ending}"
+        bad.write_bytes(gzip.compress(text) if ending else text)
+        both = [tmp_path / "p0.csv", bad]
+        with pytest.raises(StructureError) as told:
+            read_csv(both, strict=True, blocksize=9_000).compute()
+        assert f"p1.csv{ending}', line {number}: " in str(told.value)
+        assert len(read_csv(both, blocksize=9_000)) == 20 + 3000 + 2
+
+
 def test_delimiters_quotes_and_encodings(tmp_path):
     path = write(tmp_path, b"a;b", b"1;'x;y'", "é;2".encode("latin-1"))
     table = read_csv(path, delimiter=";", quotechar="'", encoding="latin-1")
@@ -167,9 +186,60 @@ def test_patterns_and_compression(tmp_path):
     assert rows_of(read_csv(both)) == want
     opened = read_csv(tmp_path / "p*.csv")
     (tmp_path / "p1.csv").write_bytes(b"b,a\n1,2\n")
+    with pytest.raises(StructureError, match=r"p1\.csv': its first line has changed"):
+        opened.compute()
+    (tmp_path / "p1.csv").write_bytes(b"a,c\n1,2\n")
     for again in (lambda: read_csv(tmp_path / "p*.csv"), opened.compute):
-        with pytest.raises(StructureError, match=r"p1\.csv': .*same first line.*write it again"):
+        with pytest.raises(StructureError, match=r"p1\.csv': .*same columns.*write it again"):
             again()
+
+
+@pytest.mark.parametrize("blocksize", [1 << 20, 9])
+def test_columns_of_each_file_are_found_by_name(blocksize, tmp_path):
+    write(tmp_path, b"a,b,c", b"1,2,3", b"4,5", b"6,7,8", name="p0.csv")
+    write(tmp_path, b"c,a,b", b"30,10,20", b"50,40", b'"80",60,70', b"", b"9,7,8", name="p1.csv")
+    write(tmp_path, b'\xef\xbb\xbf"b",a,c', b"200,100,300", name="p2.csv", end=b"\r\n")
+    table = read_csv(tmp_path / "p*.csv", blocksize=blocksize, unit_id="c")
+    assert list(table.columns) == list(table.compute().columns) == ["a", "b", "c"]
+    lost = [None] * 3
+    first = [["1", "2", "3"], lost, ["6", "7", "8"]]
+    second = [["10", "20", "30"], lost, ["60", "70", "80"], ["7", "8", "9"]]
+    assert rows_of(table) == [*first, *second, ["100", "200", "300"]]
+    assert {type(value) for value in table["c"].compute()} == {ExactId, type(None)}
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("nothing", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_file_has_no_rows_wherever_it_stands(nothing, ending, tmp_path):
+    pack = gzip.compress if ending else bytes
+    for k, text in enumerate([nothing, b"a,b\n1,2\n", nothing, b"b,a\n4,3\n", nothing]):
+        (tmp_path / f"p{k}.csv{ending}").write_bytes(pack(text))
+    table = read_csv(tmp_path / f"p*.csv{ending}")
+    assert list(table.columns) == ["a", "b"]
+    assert rows_of(table) == [["1", "2"], ["3", "4"]]
+    with pytest.raises(StructureError, match="must name the columns"):
+        read_csv(tmp_path / f"p0.csv{ending}")
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    path = write(tmp_path, b"a,b", b"1,2", name="p0.csv")
+    for both in ([path, path], [tmp_path / "p*.csv", f"file://{path}"]):
+        with pytest.raises(StructureError, match=r"names a file twice.*Name it once"):
+            read_csv(both)
+
+
+def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
+    write(tmp_path, b"a,b", b"1,2", name="p0.csv")
+    write(tmp_path, b"a,b", b"3,4", name=".p0.csv")  # of an editor, say
+    (tmp_path / "._p0.csv").write_bytes(b"\x00\x05\x16\x07\xff")
+    for path in ("*.csv", "p?.csv"):
+        assert rows_of(read_csv(tmp_path / path)) == [["1", "2"]]
+        assert rows_of(read_csv(f"file://{tmp_path}/{path}")) == [["1", "2"]]
+    for path in (".p0.csv", ".p*.csv"):
+        assert rows_of(read_csv(tmp_path / path)) == [["3", "4"]]
+    (tmp_path / "p0.csv").unlink()
+    with pytest.raises(StructureError, match="does not exist"):
+        read_csv(tmp_path / "*.csv")
 
 
 def test_options_and_files_that_are_none_are_refused(tmp_path):

@@ -264,7 +264,8 @@ def test_file_refuses_structure_in_one_line(module, tmp_path):
         ("x,z\n1,2\n", "lacks the features ['age', 'color']. Is it the --delimiter?"),
         ("x;z;age;color\n", "lacks the features"),
         ("", "no first line that names the columns"),
-        ("x\n1,2\n", "line"),
+        ("x,z,age,color\n\n1,2,30,red\n1,2\n", "Line 4 has another number of fields"),
+        ('x,z,age,color\n1,2,30,"red\n', "Line 2 has another number of fields"),
         ("x,z,age,color,age\n1,2,30,red,60\n", "each by another name"),
     ):
         ran = run(text)

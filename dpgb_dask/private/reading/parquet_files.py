@@ -65,8 +65,9 @@ class _Making(NamedTuple):
     def may_fail(self, kind: pa.DataType, noted: str | None) -> bool:
         """Return whether values become of a type that may not hold them: Arrow is asked.
 
-        Such are dates of a calendar that ends before theirs, text of bytes, and whole numbers of others. Without
-        options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay NumPy's.
+        Such are dates of a calendar that ends before theirs, text of bytes, intervals, and whole numbers of others.
+        Without options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay
+        NumPy's.
         """
         odd = self._odd(kind, noted)
         if odd is None:
@@ -98,6 +99,9 @@ class _Making(NamedTuple):
 
     def _odd(self, kind: pa.DataType, noted: str | None) -> pa.Array | None:
         """Return values of a type that what it becomes may not hold; None if it stays what it is."""
+        if str(kind).startswith("extension<pandas.interval"):  # one that ends before it begins
+            ends = pa.array([{"left": 1, "right": 0}], kind.storage_type)
+            return pa.ExtensionArray.from_storage(kind, ends)
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
         told = bool(self.given) or noted is not None
@@ -145,12 +149,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
     each = [(file, stored[key]) for key, file in reads.files.items()]
     lacking = {name for file, own in each for name in file.columns.difference(own.names)}
     if lacking:
-        raise StructureError(
-            f"Parquet files that are read as one table differ: not each has {_named(lacking, schema)}."
-            " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
-            " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
-            " index=False."
-        )
+        raise not_in_each(lacking, schema)
     _refuse_kinds(each, schema)
     unlike = {
         name
@@ -171,6 +170,16 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
     return partial(_in_own_types, reads, stored) if reads.by_folder else None
+
+
+def not_in_each(lacking: Iterable[str], schema: Schema) -> StructureError:
+    """Return the error for files of which some lack a column."""
+    return StructureError(
+        f"Parquet files that are read as one table differ: not each has {_named(lacking, schema)}."
+        " pyarrow.parquet.read_schema(path).names tells which lack it: leave them out, or write them again with the"
+        " column, with missing values if that is what they mean. An index that pandas wrote is not read with"
+        " index=False."
+    )
 
 
 class _Reads:

@@ -659,7 +659,7 @@ def read_rows(
         is not there.
     """
     names: list[str] | None = None
-    for raw in lines:
+    for number, raw in enumerate(lines, start=1):
         text = raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
         if names is None:
             text = text.removeprefix("\ufeff")
@@ -677,7 +677,7 @@ def read_rows(
                 raise ValueError(f"The first line {lacking}. Is it the --delimiter?")
         elif len(fields) != len(names):
             raise ValueError(
-                "A line has another number of fields than the first, or an open quote."
+                f"Line {number} has another number of fields than the first, or an open quote."
             )
         else:
             if point == ",":

@@ -304,6 +304,22 @@ def test_columns_that_pandas_noted_as_another_type_are_refused_where_one_value_w
     loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
 
 
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("subtype", ["int64", "float64", "datetime64[us]"])
+def test_intervals_of_pandas_are_refused_where_one_value_would_end_a_fit(tmp_path, subtype, noted):
+    spans = pd.arrays.IntervalArray.from_breaks(np.arange(4).astype(subtype))
+    schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
+    rows = pa.Table.from_pandas(pd.DataFrame({"x": 0.5, "age": spans, "y": [0, 1, 1]}))
+    odd = pa.array([{"left": 2, "right": 1}] * 3, rows["age"].type.storage_type)
+    odd = pa.ExtensionArray.from_storage(rows["age"].type, odd)
+    for k, table in enumerate([rows, rows.set_column(1, "age", odd)]):
+        told = table if noted else table.replace_schema_metadata(None)
+        pq.write_table(told, tmp_path / f"{k}.parquet")
+    with pytest.raises(StructureError, match=r"'age'.*dtype_backend='pyarrow'"):
+        source_of(tmp_path, schema)
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
+
+
 @pytest.mark.parametrize("column", ["age", "aside"])
 def test_a_later_file_whose_types_pandas_noted_and_cannot_read_is_refused(tmp_path, column):
     """pandas writes such names of dictionaries and lists of Arrow; columns that are not read count as well."""
