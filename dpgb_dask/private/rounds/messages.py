@@ -210,9 +210,7 @@ class _SmallTables:
         return _tables_of, ([table.shape for table in self._tables], _small(values))
 
 
-def _tables_of(
-    shapes: Sequence[tuple[int, int]], planes: bytes
-) -> tuple[NDArray[np.int32], ...]:
+def _tables_of(shapes: Sequence[tuple[int, int]], planes: bytes) -> tuple[NDArray[np.int32], ...]:
     """Return the tables that `_SmallTables` pickled."""
     ends = np.cumsum([n_bins * n_scores for n_bins, n_scores in shapes])[:-1]
     parts = np.split(_of_small(planes), ends)
