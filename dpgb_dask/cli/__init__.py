@@ -2,12 +2,15 @@
 
 import argparse
 import errno
+import gzip
+import lzma
 import os
 import select
 import signal
 import sys
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -16,6 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 import dpgb_dask
 from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser
 from dpgb_dask.errors import BudgetExceededError, DPGBError, kind_of
+
+# errors of decompression alone
+UNPACKING = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+DAMAGED = "a compressed file is damaged, or ends too early: copy it, or write it, again"
+# such an error may quote a value
+UNKNOWN = "an error that is not of dpgb_dask; the rest of it may hold values and is not said"
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
@@ -144,15 +153,14 @@ def _run(options: argparse.Namespace) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # here, so that a full disk is said like any other error
         return code
-    except BudgetExceededError as error:
-        return _fail(error, BUDGET)
     except DPGBError as error:
-        return _fail(error, ERROR)
+        return _fail(error, BUDGET if isinstance(error, BudgetExceededError) else ERROR)
+    except UNPACKING as error:
+        return _fail(error, ERROR, f"{kind_of(error)}: {DAMAGED}")
     except OSError as error:
         return _fail_of_system(error)
-    except Exception as error:  # an error of a library may quote a value
-        text = f"{kind_of(error)}: an error that is not of dpgb_dask; the rest of it may hold values and is not said"
-        return _fail(error, ERROR, text)
+    except Exception as error:
+        return _fail(error, ERROR, f"{kind_of(error)}: {UNKNOWN}")
 
 
 class _Commands(Parser):

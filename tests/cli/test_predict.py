@@ -54,6 +54,24 @@ def test_predict_takes_files_with_more_columns_and_keeps_some(place, people, cap
     assert not (place / "q.csv").exists()
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_a_compressed_file_that_is_cut_short_or_damaged_is_said_to_be(
+    suffix, place, people, capsys
+):
+    model, data = place / "model.json", place / f"people.csv{suffix}"
+    run("fit", place / "people.csv", "--schema", place / "schema.json", "--out", model, *BUDGET)
+    people.to_csv(data, index=False)
+    whole = data.read_bytes()
+    middle = len(whole) // 2
+    for content in (whole[:middle], whole[:middle] + bytes(64) + whole[middle + 64 :]):
+        data.write_bytes(content)
+        capsys.readouterr()
+        assert run("predict", model, data, "--out", place / "p.csv") == 1
+        printed = capsys.readouterr().err
+        assert "damaged" in printed or f"{str(data)!r} cannot be read" in printed
+        assert not (place / "p.csv").exists()
+
+
 def test_predictions_of_text_are_parquet_too(place, people):
     facts = json.loads((place / "schema.json").read_text())
     facts["target"]["classes"] = ["no", "yes"]
