@@ -26,7 +26,8 @@ from dpgb_dask.testing import SeededNoise
 
 # folders of files that take long, a few tests or many: on several processes they begin first, and short ones fill up
 LONG = ("cluster", "training", "every_component", "controller", "cli")
-GARBAGE = (20_000, 10, 10)  # when Python looks for it; a test that waits for it collects it (waiting.py)
+# when Python looks for garbage; a test that waits for it collects it (waiting.py)
+GARBAGE = (20_000, 10, 10)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,14 +70,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_nanny_a_worker() -> Iterator[None]:
-    """Leave a worker that is killed to its nanny.
+def _clusters() -> Iterator[None]:
+    """Leave a worker that is killed to its nanny; have no worker look every 10 ms at what it does, for a dashboard.
 
     15 seconds after a worker is lost, a cluster looks whether its name is back; if it is not, as the worker has just
     been killed once more, the cluster starts another nanny beside the first, and the scheduler turns one of the two
     away: "name taken".
     """
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
+    settings = {
+        "distributed.deploy.lost-worker-timeout": "1 day",
+        "distributed.worker.profile.enabled": False,
+    }
+    with dask.config.set(settings):
         yield
 
 
