@@ -92,6 +92,20 @@ def test_every_command_of_a_place_is_a_step():
     assert lacks == []
 
 
+# ---- what tests share ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_folder_shares_ends_with_it():
+    """In a folder that is no package, pytest keeps a fixture of ``scope="package"`` to the end of the run."""
+    sharing = [
+        path.parent
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r'fixture\([^)]*scope="package"', path.read_text(encoding="utf-8"))
+    ]
+    assert sharing
+    assert [folder for folder in sharing if not (folder / "__init__.py").exists()] == []
+
+
 # ---- ci/hpc/submit.sh ------------------------------------------------------------------------------------------------
 
 PROGRAMS = {

@@ -246,15 +246,16 @@ def test_target_and_weight_are_columns(place, people):
 @pytest.mark.parametrize("command", ["fit", "check", "convert", "predict"])
 @pytest.mark.parametrize("name", ["no.parquet", "no.csv", "no-*.csv", "no.zarr", "no/people.csv"])
 def test_data_that_are_not_there_are_said_not_to_exist(place, classifier, command, name, capsys):
-    classifier.save(place / "m.json")
     options = {
         "fit": ("--out", place / "o.json", *BUDGET),
         "check": (),
         "convert": ("--out", place / "o.zarr"),
         "predict": ("--out", place / "o.csv"),
     }[command]
-    model = (place / "m.json",) if command == "predict" else ()
-    schemas = [()] if command == "predict" else [(), ("--schema", place / "schema.json")]
+    model, schemas = (), [(), ("--schema", place / "schema.json")]
+    if command == "predict":
+        classifier.save(place / "m.json")
+        model, schemas = (place / "m.json",), [()]
     for schema in schemas:
         capsys.readouterr()
         assert run(command, *model, place / name, *schema, *options) == 1

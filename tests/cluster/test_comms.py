@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cluster.moments import Moments
-from cluster.test_tasks import CLUSTER, check_same, kill_one, local_sums, rounds_of
 from distributed import Client, LocalCluster
 from distributed.security import Security
 from private.cases import KINDS, model_of, opened, queries_of
 from thinned import thinned
 from waiting import LONGEST, comes_true
 
+from cluster.moments import Moments
+from cluster.test_tasks import CLUSTER, check_same, kill_one, local_sums, rounds_of
 from dpgb_dask.errors import LostCodesError, PlanError
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.rounds import comms, worker_tasks

@@ -17,7 +17,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
 from distributed import CancelledError, Client, LocalCluster, Status
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
@@ -26,6 +25,7 @@ from small_fits import FIT_ID, SETTINGS, chunked, estimator, fit, ledger_in
 from thinned import one_of_each, thinned
 from waiting import LONGEST, comes_true, pause
 
+from cluster.test_tasks import CLUSTER, ask_all, local_sums, rounds_of
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.errors import ChunkError, ClusterError, LostCodesError, ScratchError, ShardError

@@ -16,12 +16,12 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.moments import Moments, join, kill, lose, retire, strike
-from cluster.test_tasks import CLUSTER
 from distributed import CancelledError, Client, LocalCluster, Status, get_worker
 from small_fits import SCHEMA, chunked, estimator, fit, ledger_in, rows
 from waiting import LONGEST, comes_true
 
+from cluster.moments import Moments, join, kill, lose, retire, strike
+from cluster.test_tasks import CLUSTER
 from dpgb_dask import Schema
 from dpgb_dask.errors import ClusterError
 from dpgb_dask.private.rounds import waiting, worker_tasks, workers

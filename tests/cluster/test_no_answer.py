@@ -6,11 +6,11 @@ from unittest import mock
 
 import dask
 import pytest
-from cluster.test_tasks import CLUSTER
 from distributed import Client, LocalCluster
 from distributed.security import Security
 from small_fits import chunked, estimator
 
+from cluster.test_tasks import CLUSTER
 from dpgb_dask import clients
 from dpgb_dask.cli.options import joined
 from dpgb_dask.errors import ClusterError, StructureError

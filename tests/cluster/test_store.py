@@ -9,7 +9,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from cluster.test_faults import open_files
 from distributed import Client, LocalCluster
 from private.cases import (
     BINS,
@@ -25,6 +24,7 @@ from private.cases import (
 from small_fits import chunked, estimator, rows
 from thinned import one_of_each
 
+from cluster.test_faults import open_files
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import ChunkError
 from dpgb_dask.private.keeping.store import Store, remove_saved

@@ -23,12 +23,6 @@ PRICE = total_price(2.0, 1e-6)
 RECIPES = ["fdp-tr-newton", "auto", "dp-ebm"]
 
 
-@pytest.fixture(scope="module")
-def forks(forks):
-    forks.warm("small_fits:warm", *RECIPES)
-    return forks
-
-
 @pytest.fixture(scope="module", params=thinned(RECIPES, every=3))
 def recipe(request):
     return request.param
@@ -37,6 +31,7 @@ def recipe(request):
 @pytest.fixture(scope="module")
 def undisturbed(recipe, forks, tmp_path_factory):
     """The model of a fit that nothing disturbs, the names of its steps, and the seconds it takes."""
+    forks.warm("small_fits:warm", recipe)
     folder = tmp_path_factory.mktemp("undisturbed")
     began = time.monotonic()
     assert forks.run("small_fits:fit", str(folder), recipe) == 0
