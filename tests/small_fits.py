@@ -4,6 +4,7 @@ import contextlib
 import json
 import resource
 import secrets
+import signal
 import time
 from pathlib import Path
 from unittest import mock
@@ -81,6 +82,14 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, data=None
         clf.fit(*(data or (chunked() if lazy else rows())), resume=resume)
     (folder / "steps.json").write_text(json.dumps(steps.names))
     clf.save(folder / "model.json")
+
+
+def fit_interrupted(folder, recipe, seconds, resume=None):
+    """Fit as `fit` does; after some seconds, if it has not ended, comes a Ctrl-C, wherever the fit is then."""
+    # a timer of this process: on a busy machine another one would be too late
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    fit(folder, recipe, resume=resume)
 
 
 def fit_on_full_disk(folder, recipe, limit):

@@ -1,9 +1,6 @@
 """Ctrl-C, a full disk, a disk that became read-only: nothing is released, and the error says how to go on."""
 
 import json
-import os
-import signal
-import time
 from unittest.mock import Mock
 
 import numpy as np
@@ -165,11 +162,8 @@ def interrupt_until_it_ends(forks, folder, rng):
     ledger_in(folder).open_account("people", epsilon=3.0, delta=1e-5)
     interrupted, resume = 0, None
     while True:
-        pid = forks.start("small_fits:fit", str(folder), RECIPE, -1, resume)
-        if interrupted < 5:
-            time.sleep(rng.uniform(0.002, 0.08))
-            os.kill(pid, signal.SIGINT)  # not waited for yet, so still ours if it has ended
-        if forks.wait(pid) == 0:
+        after = rng.uniform(0.002, 0.04) if interrupted < 5 else 0.0  # never
+        if forks.run("small_fits:fit_interrupted", str(folder), RECIPE, after, resume) == 0:
             return interrupted
         interrupted += 1
         resume = FIT_ID if kinds_of(folder) else None
