@@ -86,6 +86,8 @@ def fit(folder, recipe, at=-1, resume=None, *, fault=kill, lazy=False, data=None
 
 def fit_interrupted(folder, recipe, seconds, resume=None):
     """Fit as `fit` does; after some seconds, if it has not ended, comes a Ctrl-C, wherever the fit is then."""
+    # as in a terminal: a process that was started in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # a timer of this process: on a busy machine another one would be too late
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, seconds)
