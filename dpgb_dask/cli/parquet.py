@@ -12,7 +12,7 @@ from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.text import reading, shown
+from dpgb_dask.io.text import check_once, reading, shown
 from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
@@ -55,6 +55,7 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
             f" such as {path.rstrip('/') + '/*.csv'!r}."
         )
+    check_once(files, paths, path)
     schemas = schemas_of((one, files) for one in paths)
     if any(len(set(one.names)) < len(one.names) for one in schemas):
         raise StructureError(

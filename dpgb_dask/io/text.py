@@ -7,6 +7,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ import pandas as pd
 from dask.bytes.core import read_bytes
 from dask.delayed import delayed
 from fsspec.compression import compr
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
@@ -97,9 +99,9 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, a file is named twice, an option is not one of those above, a file does not name its
-        columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not installed. A file that
-        is empty names none, and has no rows.
+        If nothing is found, a file is named twice (by a link to it, too), an option is not one of those above, a file
+        does not name its columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not
+        installed. A file that is empty names none, and has no rows.
 
     Privacy
     -------
@@ -142,10 +144,7 @@ def read_csv(
         paths = shown(found, given)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
-        if len(set(paths)) < len(paths):
-            raise StructureError(
-                f"{said!r} names a file twice: each of its rows would count twice. Name it once."
-            )
+        check_once(files, paths, said)
         if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
             # fsspec would take it for plain text
             raise StructureError(
@@ -216,6 +215,20 @@ def shown(paths: Sequence[str], given: Sequence[str]) -> list[str]:
     if any(name.rpartition("/")[2].startswith(".") for name in given):
         return list(paths)
     return [path for path in paths if not path.rpartition("/")[2].startswith(".")]
+
+
+def check_once(files: Any, paths: Sequence[str], said: Any) -> None:
+    """Refuse a file that is read twice, by a link to it or in another spelling too: a person would count twice.
+
+    Raises
+    ------
+    StructureError
+    """
+    real = map(os.path.realpath, paths) if isinstance(files, LocalFileSystem) else paths
+    if len(set(real)) < len(paths):
+        raise StructureError(
+            f"{said!r} names a file twice, by a link to it perhaps: each of its rows would count twice. Name it once."
+        )
 
 
 def _as_pattern(name: str) -> str:

@@ -18,6 +18,7 @@ from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.encoding.columns import exact_ids
+from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.ingest import check_inputs
 from dpgb_dask.values import unit_names
 
@@ -371,6 +372,19 @@ def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
     TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
     for pattern, n in (("*.parquet", N), ("p*", N), (".p*.parquet", 5), (".p0.parquet", 5)):
         assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+
+
+def test_a_file_that_is_read_twice_by_a_link_is_refused(tmp_path):
+    folder = tmp_path / "day-0.parquet"
+    folder.mkdir()
+    TABLE.to_parquet(folder / "part-0.parquet")
+    (tmp_path / "latest").symlink_to(folder.name)
+    assert len(read_parquet(f"{tmp_path}/latest").frame) == N
+    (folder / "part-1.parquet").symlink_to("part-0.parquet")
+    (tmp_path / "day-1.parquet").symlink_to(folder.name)
+    for path in ("day-0.parquet", "day-0.parquet/*.parquet", "day-*.parquet", "latest"):
+        with pytest.raises(StructureError, match=r"names a file twice.*Name it once"):
+            read_parquet(f"{tmp_path}/{path}")
 
 
 @pytest.mark.parametrize("hive", [False, True])
