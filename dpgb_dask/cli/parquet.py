@@ -109,7 +109,7 @@ def _files_of(path: str) -> tuple[Any, list[str], bool]:
     of_folders = not places  # a pattern, which fsspec and Dask take for files alone
     if of_folders:
         places = files.glob(fsspec.core.url_to_fs(path)[1])
-    roots = shown(places, [path.rstrip("/")])
+    roots = shown(places, [path.rstrip("/")], {})
     paths, as_dask = list(roots), len(roots) == len(places) and not of_folders
     for root in roots if of_folders or (len(roots) == 1 and files.isdir(roots[0])) else ():
         paths.remove(root)

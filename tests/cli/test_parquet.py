@@ -372,6 +372,11 @@ def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
     TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
     for pattern, n in (("*.parquet", N), ("p*", N), (".p*.parquet", 5), (".p0.parquet", 5)):
         assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+    for place in (".snapshot", "sub"):
+        (tmp_path / place).mkdir()
+        TABLE[:3].to_parquet(tmp_path / place / "p0.parquet")
+    for pattern, n in (("*/p0.parquet", 3), ("**/p*.parquet", N + 3), (".s*/*", 3)):
+        assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
 
 
 def test_a_file_that_is_read_twice_by_a_link_is_refused(tmp_path):

@@ -248,6 +248,15 @@ def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
         assert rows_of(read_csv(f"file://{tmp_path}/{path}")) == [["1", "2"]]
     for path in (".p0.csv", ".p*.csv"):
         assert rows_of(read_csv(tmp_path / path)) == [["3", "4"]]
+    both = [tmp_path / ".p*.csv", tmp_path / "p*.csv"]
+    assert rows_of(read_csv(both)) == [["3", "4"], ["1", "2"]]
+    for place in (".ipynb_checkpoints", "sub"):  # copies that Jupyter keeps beside a file
+        (tmp_path / place).mkdir()
+        write(tmp_path, b"a,b", b"5,6", name=f"{place}/p0.csv")
+    assert rows_of(read_csv(tmp_path / "*" / "p0.csv")) == [["5", "6"]]
+    assert rows_of(read_csv(tmp_path / "**" / "p?.csv")) == [["1", "2"], ["5", "6"]]
+    assert rows_of(read_csv(tmp_path / ".*" / "p0.csv")) == [["5", "6"]]
+    assert rows_of(read_csv(tmp_path / ".ipynb_checkpoints" / "*.csv")) == [["5", "6"]]
     (tmp_path / "p0.csv").unlink()
     with pytest.raises(StructureError, match="does not exist"):
         read_csv(tmp_path / "*.csv")
