@@ -71,11 +71,12 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     written_out = {view: pd.ArrowDtype(plain) for view, plain in views.items()}
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
-    # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values
+    # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values, and of
+    # times of day Python does
     for kind in {kind for one in schemas for kind in one.types}:
         if str(kind).startswith("extension<pandas.period"):
             written_out[kind] = kind.to_pandas_dtype()
-        elif str(kind).startswith("extension<pandas.interval"):
+        elif str(kind).startswith("extension<pandas.interval") or pa.types.is_time(kind):
             written_out[kind] = pd.ArrowDtype(kind)
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
     if named:

@@ -132,11 +132,10 @@ def _intervals(chunk: Any, made: pd.IntervalDtype) -> list[Any]:
     """Return intervals, each by its own ends: an array of pandas rounds whole numbers beside an end that is missing."""
     ends = chunk.storage.flatten()
     there = np.array([end.is_valid() for end in ends], bool)
-    whole = there.all(axis=0)
+    whole, some = np.logical_and(*there), np.logical_or(*there)
     # with NumPy's numbers, as pandas has them
     left, right = (end.filter(whole).to_pandas().array for end in ends)
     read = (_interval(*both, made.closed) for both in zip(left, right, strict=True))
-    some = there.any(axis=0)
     return [
         next(read) if both else UNREADABLE if one else None
         for both, one in zip(whole, some, strict=True)

@@ -299,6 +299,27 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+@pytest.mark.parametrize("kind", [pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
+def test_a_time_of_day_that_python_does_not_have_changes_no_other_row(kind, tmp_path):
+    """It ended the fit, after the charge."""
+    schema = Schema({"x": {"buckets": 250}, "job": ["00:00:00", "a"]}, classes=[0, 1])
+    width = f"int{kind.bit_width}"
+
+    def codes(*ticks):
+        column = pa.array([0, 36_000 * 10**3, None, *ticks], width).view(kind)
+        pq.write_table(pa.table({"x": column, "job": column}), tmp_path / "p.parquet")
+        options = Namespace(
+            data=str(tmp_path / "p.parquet"), delimiter=None, encoding=None, decimal=None
+        )
+        read = read_values(open_table(options, schema)[0].compute(), schema)
+        return [read.column(j).tolist() for j in range(2)]
+
+    plain = codes()
+    odd = codes(-1, 1, np.iinfo(width).max)
+    assert [part[:3] for part in odd] == plain
+    assert plain[1] == [0, 2, 3]
+
+
 HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")
 
 

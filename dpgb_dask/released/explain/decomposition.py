@@ -186,10 +186,9 @@ def spread_out(
 
 def _ordered(pair: PairTable) -> PairEffect:
     """Return the table of a pair with its features in order, without rows and columns that no bin is in."""
-    (rows, map_i), (columns, map_j) = (
-        np.unique(part, return_inverse=True) for part in (pair.map_i, pair.map_j)
-    )
-    map_i, map_j = map_i.astype(np.uint8), map_j.astype(np.uint8)
+    rows, place_i = np.unique(pair.map_i, return_inverse=True)
+    columns, place_j = np.unique(pair.map_j, return_inverse=True)
+    map_i, map_j = place_i.astype(np.uint8), place_j.astype(np.uint8)
     table = pair.table[:, rows[:, None], columns].astype(np.int64)
     if pair.i < pair.j:
         return PairEffect(pair.i, pair.j, map_i, map_j, table)
