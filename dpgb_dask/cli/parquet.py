@@ -72,11 +72,11 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
     # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values, and of
-    # times of day Python does
+    # times of day, and of dates in lists and structs, Python does
     for kind in {kind for one in schemas for kind in one.types}:
         if str(kind).startswith("extension<pandas.period"):
             written_out[kind] = kind.to_pandas_dtype()
-        elif str(kind).startswith("extension<pandas.interval") or pa.types.is_time(kind):
+        elif str(kind).startswith("extension<pandas.interval") or _holds_times(kind):
             written_out[kind] = pd.ArrowDtype(kind)
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
     if named:
@@ -102,6 +102,14 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     left = [name for name in frame.columns if name not in aside]
     taken = frame if len(left) == len(frame.columns) else frame[left]
     return Parquet(taken, frozenset(), names, folders, types)
+
+
+def _holds_times(kind: Any) -> bool:
+    """Whether a type is of times of day, or nested and perhaps of such, or of dates."""
+    import pyarrow as pa  # noqa: PLC0415 - comes with Dask
+
+    parts = any(word in str(kind) for word in ("date32", "date64", "time32", "time64"))
+    return pa.types.is_time(kind) or (pa.types.is_nested(kind) and parts)
 
 
 def _files_of(path: str) -> tuple[Any, list[str], bool]:

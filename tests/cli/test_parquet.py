@@ -320,6 +320,31 @@ def test_a_time_of_day_that_python_does_not_have_changes_no_other_row(kind, tmp_
     assert plain[1] == [0, 2, 3]
 
 
+@pytest.mark.parametrize("leaf", [pa.date32(), pa.time32("s")], ids=str)
+@pytest.mark.parametrize("form", ["list", "struct"])
+def test_a_date_in_a_list_or_struct_that_python_does_not_have_changes_no_other_row(
+    form, leaf, tmp_path
+):
+    """It ended the fit, after the charge."""
+    schema = Schema({"x": {"buckets": 250}, "job": ["a", "b"]}, classes=[0, 1])
+    kind = pa.list_ if form == "list" else lambda one: pa.struct([("a", one)])
+
+    def codes(*ticks):
+        values = [
+            None if k is None else [k] if form == "list" else {"a": k} for k in (0, None, *ticks)
+        ]
+        column = pa.array(values, kind(pa.int32())).cast(kind(leaf))
+        pq.write_table(pa.table({"x": column, "job": column}), tmp_path / "p.parquet")
+        options = Namespace(
+            data=str(tmp_path / "p.parquet"), delimiter=None, encoding=None, decimal=None
+        )
+        read = read_values(open_table(options, schema)[0].compute(), schema)
+        return [read.column(j).tolist() for j in range(2)]
+
+    assert codes() == [[250, 251], [2, 3]]
+    assert codes(-1, 2**31 - 1) == [[250, 251, 250, 250], [2, 3, 2, 2]]
+
+
 HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")
 
 
