@@ -102,6 +102,24 @@ def test_a_column_of_a_type_of_pandas_is_read_as_its_values_are(name, tmp_path):
         assert repr(got) == repr([one[:3] for one in told[: len(got)]])
 
 
+@pytest.mark.parametrize(
+    "subtype", ["int64", "uint64", "int8", "float64", "datetime64[us]", "timedelta64[s]"]
+)
+def test_an_interval_of_pandas_is_read_by_its_own_ends_alone(subtype):
+    """Beside one that lacks an end, pandas makes floats of all whole numbers, and rounds those of 2⁵³ and above."""
+    kind = pa.array(pd.arrays.IntervalArray.from_breaks(np.arange(3).astype(subtype))).type
+    large = {"int8": 100, "float64": 0.1}.get(subtype, (1 << 53) + 1)
+    lacking = [None, {"left": None, "right": 3}, {"left": 3, "right": None}, {"left": None}]
+    given = [{"left": large, "right": large + 2}, *lacking, {"left": 3, "right": 1}]
+    values = pa.ExtensionArray.from_storage(kind, pa.array(given, kind.storage_type))
+    n, together = len(given), as_everything(as_pandas(values))
+    alone = [repr(as_everything(as_pandas(values[k : k + 1]))) for k in range(n)]
+    assert [repr([one[k::n] for one in together]) for k in range(n)] == alone
+    whole = [kind.to_pandas_dtype().__from_arrow__(values[:1])[0]] * 2
+    assert alone[0] == repr(as_everything(pd.Series(whole, dtype=object)))
+    assert len({alone[0], alone[1], alone[2]}) == 3  # a value, missing, other
+
+
 def test_views_and_run_ends_of_a_slice_are_written_out():
     text = pa.array(["a", None, "b", "c"], pa.string_view() if VIEWS else pa.string())
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 6, 9], pa.int16()), text)

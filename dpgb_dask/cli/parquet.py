@@ -12,7 +12,7 @@ from dask.utils import natural_sort_key
 
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
-from dpgb_dask.io.text import reading, shown
+from dpgb_dask.io.text import check_once, reading, shown
 from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
 
 # how columns of an index without a name begin, of pandas and of Dask
@@ -55,6 +55,7 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             f"{path!r} is a folder without files that end in {', '.join(SUFFIXES)}. Name files of text by a pattern,"
             f" such as {path.rstrip('/') + '/*.csv'!r}."
         )
+    check_once(files, paths, path)
     schemas = schemas_of((one, files) for one in paths)
     if any(len(set(one.names)) < len(one.names) for one in schemas):
         raise StructureError(
@@ -70,11 +71,12 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     written_out = {view: pd.ArrowDtype(plain) for view, plain in views.items()}
     # what pandas noted beside bytes may be that they are text, which not all are
     written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
-    # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values
+    # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values, and of
+    # times of day, and of dates in lists and structs, Python does
     for kind in {kind for one in schemas for kind in one.types}:
         if str(kind).startswith("extension<pandas.period"):
             written_out[kind] = kind.to_pandas_dtype()
-        elif str(kind).startswith("extension<pandas.interval"):
+        elif str(kind).startswith("extension<pandas.interval") or _holds_times(kind):
             written_out[kind] = pd.ArrowDtype(kind)
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
     if named:
@@ -102,13 +104,21 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     return Parquet(taken, frozenset(), names, folders, types)
 
 
+def _holds_times(kind: Any) -> bool:
+    """Whether a type is of times of day, or nested and perhaps of such, or of dates."""
+    import pyarrow as pa  # noqa: PLC0415 - comes with Dask
+
+    parts = any(word in str(kind) for word in ("date32", "date64", "time32", "time64"))
+    return pa.types.is_time(kind) or (pa.types.is_nested(kind) and parts)
+
+
 def _files_of(path: str) -> tuple[Any, list[str], bool]:
     """Return the file system of a path, its files in Dask's order, and whether Dask would find the same."""
     files, _, places = fsspec.get_fs_token_paths(path, mode="rb")
     of_folders = not places  # a pattern, which fsspec and Dask take for files alone
     if of_folders:
         places = files.glob(fsspec.core.url_to_fs(path)[1])
-    roots = shown(places, [path.rstrip("/")])
+    roots = shown(places, [path.rstrip("/")], {})
     paths, as_dask = list(roots), len(roots) == len(places) and not of_folders
     for root in roots if of_folders or (len(roots) == 1 and files.isdir(roots[0])) else ():
         paths.remove(root)

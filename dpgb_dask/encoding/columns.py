@@ -27,6 +27,7 @@ from dpgb_dask.values import (
     cells,
     exact_id,
     form_text,
+    is_missing,
     is_plain,
     read_numbers,
 )
@@ -121,14 +122,33 @@ def objects(column: Any) -> list[Any]:
 
 def _of_pandas(values: Any) -> list[Any]:
     """Return Arrow values of a type of pandas, of which Arrow itself knows what they are made of alone."""
-    missing = values.is_null().to_pylist()  # which pandas does not ask of an interval
+    made = values.type.to_pandas_dtype()
+    if isinstance(made, pd.IntervalDtype):
+        return [value for chunk in values.chunks for value in _intervals(chunk, made)]
+    return list(made.__from_arrow__(values))
+
+
+def _intervals(chunk: Any, made: pd.IntervalDtype) -> list[Any]:
+    """Return intervals, each by its own ends: an array of pandas rounds whole numbers beside an end that is missing."""
+    ends = chunk.storage.flatten()
+    there = np.array([end.is_valid() for end in ends], bool)
+    whole, some = np.logical_and(*there), np.logical_or(*there)
+    # with NumPy's numbers, as pandas has them
+    left, right = (end.filter(whole).to_pandas().array for end in ends)
+    read = (_interval(*both, made.closed) for both in zip(left, right, strict=True))
+    return [
+        next(read) if both else UNREADABLE if one else None
+        for both, one in zip(whole, some, strict=True)
+    ]
+
+
+def _interval(left: Any, right: Any, closed: Any) -> Any:
+    if is_missing(left) and is_missing(right):
+        return None
     try:
-        read = values.type.to_pandas_dtype().__from_arrow__(values)
-        return [None if m else value for m, value in zip(missing, read, strict=True)]
-    except Exception:  # such as an interval that ends before it begins
-        if len(values) == 1:
-            return [UNREADABLE]
-    return [value for k in range(len(values)) for value in _of_pandas(values.slice(k, 1))]
+        return pd.Interval(left, right, closed)
+    except Exception:  # such as one that ends before it begins
+        return UNREADABLE
 
 
 def _item(items: Any, k: int) -> Any:

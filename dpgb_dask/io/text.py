@@ -7,6 +7,7 @@ text means (missing, a number, a category) is decided later, by the text and the
 
 import codecs
 import csv
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ import pandas as pd
 from dask.bytes.core import read_bytes
 from dask.delayed import delayed
 from fsspec.compression import compr
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 from dpgb_dask.encoding.columns import exact_ids
@@ -37,6 +39,7 @@ BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
 COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
+MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
 # every ASCII byte, and sequences that start an escape in encodings with escapes
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
@@ -64,7 +67,8 @@ def read_csv(
     ----------
     path : str, Path, or a sequence of them
         A file, a pattern such as ``people-*.csv``, or a URL that fsspec knows, such as ``s3://bucket/people.csv``. As
-        for a shell, a pattern means hidden files, whose names begin with a point, only if it begins with one.
+        for a shell, a pattern means hidden files and folders, whose names begin with a point, only if a part of
+        it does.
         Files that end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst`` (if ``zstandard`` is installed) are decompressed.
     delimiter : str
         One character, such as ``";"`` or ``"\t"``.
@@ -97,9 +101,9 @@ def read_csv(
     Raises
     ------
     StructureError
-        If nothing is found, a file is named twice, an option is not one of those above, a file does not name its
-        columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not installed. A file that
-        is empty names none, and has no rows.
+        If nothing is found, a file is named twice (by a link to it, too), an option is not one of those above, a file
+        does not name its columns, or names others than the first, or one ends in ``.zst`` and ``zstandard`` is not
+        installed. A file that is empty names none, and has no rows.
 
     Privacy
     -------
@@ -139,13 +143,10 @@ def read_csv(
         is_there(given[0], options)  # raises if its store does not answer
     with reading(said, hint):
         files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
-        paths = shown(found, given)
+        paths = shown(found, given, options)
         if not paths or not files.exists(paths[0]):
             raise StructureError(f"{said!r} does not exist. {hint}")
-        if len(set(paths)) < len(paths):
-            raise StructureError(
-                f"{said!r} names a file twice: each of its rows would count twice. Name it once."
-            )
+        check_once(files, paths, said)
         if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
             # fsspec would take it for plain text
             raise StructureError(
@@ -164,7 +165,7 @@ def read_csv(
             **options,
         )
         blocks_of = dict(zip(found, blocks_found, strict=True))
-        paths = shown(found, given)
+        paths = shown(found, given, options)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             firsts = list(pool.map(partial(_first_line, files), paths))
     first = next((line for line in firsts if not _is_empty(line)), b"")
@@ -211,11 +212,44 @@ def _is_empty(block: bytes) -> bool:
     return not block.removeprefix(codecs.BOM_UTF8)
 
 
-def shown(paths: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the files that patterns mean: hidden ones, such as what macOS writes beside a file, only if one does."""
-    if any(name.rpartition("/")[2].startswith(".") for name in given):
+def shown(paths: Sequence[str], given: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Return the files that patterns mean, given by name, URL or pattern.
+
+    As for a shell, hidden files and folders, such as copies that Jupyter or macOS keeps beside a file, are meant only
+    by a pattern of which a part begins with a point.
+    """
+    if not any("/." in f"/{path}" for path in paths):
         return list(paths)
-    return [path for path in paths if not path.rpartition("/")[2].startswith(".")]
+    patterns = [_parts(fsspec.core.url_to_fs(one, **options)[1]) for one in given]
+    return [path for path in paths if any(_means(one, _parts(path)) for one in patterns)]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _means(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Whether a pattern may match a path, both in parts, and if a hidden one, is meant to."""
+    fixed = next((k for k, part in enumerate(pattern) if MAGIC.search(part)), len(pattern))
+    if path[:fixed] != pattern[:fixed]:
+        return False
+    return any(part.startswith(".") for part in pattern[fixed:]) or not any(
+        part.startswith(".") for part in path[fixed:]
+    )
+
+
+def check_once(files: Any, paths: Sequence[str], said: Any) -> None:
+    """Refuse a file that is read twice, by a link to it or in another spelling too: a person would count twice.
+
+    Raises
+    ------
+    StructureError
+    """
+    real = map(os.path.realpath, paths) if isinstance(files, LocalFileSystem) else paths
+    if len(set(real)) < len(paths):
+        raise StructureError(
+            f"{said!r} names a file twice, by a link to it perhaps: each of its rows would count twice. Name it once."
+        )
 
 
 def _as_pattern(name: str) -> str:

@@ -18,6 +18,7 @@ from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.encoding.columns import exact_ids
+from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.ingest import check_inputs
 from dpgb_dask.values import unit_names
 
@@ -298,6 +299,52 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+@pytest.mark.parametrize("kind", [pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
+def test_a_time_of_day_that_python_does_not_have_changes_no_other_row(kind, tmp_path):
+    """It ended the fit, after the charge."""
+    schema = Schema({"x": {"buckets": 250}, "job": ["00:00:00", "a"]}, classes=[0, 1])
+    width = f"int{kind.bit_width}"
+
+    def codes(*ticks):
+        column = pa.array([0, 36_000 * 10**3, None, *ticks], width).view(kind)
+        pq.write_table(pa.table({"x": column, "job": column}), tmp_path / "p.parquet")
+        options = Namespace(
+            data=str(tmp_path / "p.parquet"), delimiter=None, encoding=None, decimal=None
+        )
+        read = read_values(open_table(options, schema)[0].compute(), schema)
+        return [read.column(j).tolist() for j in range(2)]
+
+    plain = codes()
+    odd = codes(-1, 1, np.iinfo(width).max)
+    assert [part[:3] for part in odd] == plain
+    assert plain[1] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("leaf", [pa.date32(), pa.time32("s")], ids=str)
+@pytest.mark.parametrize("form", ["list", "struct"])
+def test_a_date_in_a_list_or_struct_that_python_does_not_have_changes_no_other_row(
+    form, leaf, tmp_path
+):
+    """It ended the fit, after the charge."""
+    schema = Schema({"x": {"buckets": 250}, "job": ["a", "b"]}, classes=[0, 1])
+    kind = pa.list_ if form == "list" else lambda one: pa.struct([("a", one)])
+
+    def codes(*ticks):
+        values = [
+            None if k is None else [k] if form == "list" else {"a": k} for k in (0, None, *ticks)
+        ]
+        column = pa.array(values, kind(pa.int32())).cast(kind(leaf))
+        pq.write_table(pa.table({"x": column, "job": column}), tmp_path / "p.parquet")
+        options = Namespace(
+            data=str(tmp_path / "p.parquet"), delimiter=None, encoding=None, decimal=None
+        )
+        read = read_values(open_table(options, schema)[0].compute(), schema)
+        return [read.column(j).tolist() for j in range(2)]
+
+    assert codes() == [[250, 251], [2, 3]]
+    assert codes(-1, 2**31 - 1) == [[250, 251, 250, 250], [2, 3, 2, 2]]
+
+
 HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")
 
 
@@ -371,6 +418,24 @@ def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
     TABLE[:5].to_parquet(tmp_path / ".p0.parquet")
     for pattern, n in (("*.parquet", N), ("p*", N), (".p*.parquet", 5), (".p0.parquet", 5)):
         assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+    for place in (".snapshot", "sub"):
+        (tmp_path / place).mkdir()
+        TABLE[:3].to_parquet(tmp_path / place / "p0.parquet")
+    for pattern, n in (("*/p0.parquet", 3), ("**/p*.parquet", N + 3), (".s*/*", 3)):
+        assert len(read_parquet(f"{tmp_path}/{pattern}").frame) == n
+
+
+def test_a_file_that_is_read_twice_by_a_link_is_refused(tmp_path):
+    folder = tmp_path / "day-0.parquet"
+    folder.mkdir()
+    TABLE.to_parquet(folder / "part-0.parquet")
+    (tmp_path / "latest").symlink_to(folder.name)
+    assert len(read_parquet(f"{tmp_path}/latest").frame) == N
+    (folder / "part-1.parquet").symlink_to("part-0.parquet")
+    (tmp_path / "day-1.parquet").symlink_to(folder.name)
+    for path in ("day-0.parquet", "day-0.parquet/*.parquet", "day-*.parquet", "latest"):
+        with pytest.raises(StructureError, match=r"names a file twice.*Name it once"):
+            read_parquet(f"{tmp_path}/{path}")
 
 
 @pytest.mark.parametrize("hive", [False, True])

@@ -223,9 +223,20 @@ def test_an_empty_file_has_no_rows_wherever_it_stands(nothing, ending, tmp_path)
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path):
     path = write(tmp_path, b"a,b", b"1,2", name="p0.csv")
-    for both in ([path, path], [tmp_path / "p*.csv", f"file://{path}"]):
+    (tmp_path / "latest.csv").symlink_to("p0.csv")
+    (tmp_path / "again").symlink_to(".")
+    for both in (
+        [path, path],
+        [tmp_path / "p*.csv", f"file://{path}"],
+        [path, f"{tmp_path}/../{tmp_path.name}/p0.csv"],
+        [path, f"{tmp_path}//p0.csv"],
+        [path, tmp_path / "again" / "p0.csv"],
+        tmp_path / "*.csv",
+        f"file://{tmp_path}/*.csv",
+    ):
         with pytest.raises(StructureError, match=r"names a file twice.*Name it once"):
             read_csv(both)
+    assert rows_of(read_csv(tmp_path / "latest.csv")) == [["1", "2"]]
 
 
 def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
@@ -237,6 +248,15 @@ def test_patterns_mean_no_hidden_files_unless_they_say_so(tmp_path):
         assert rows_of(read_csv(f"file://{tmp_path}/{path}")) == [["1", "2"]]
     for path in (".p0.csv", ".p*.csv"):
         assert rows_of(read_csv(tmp_path / path)) == [["3", "4"]]
+    both = [tmp_path / ".p*.csv", tmp_path / "p*.csv"]
+    assert rows_of(read_csv(both)) == [["3", "4"], ["1", "2"]]
+    for place in (".ipynb_checkpoints", "sub"):  # copies that Jupyter keeps beside a file
+        (tmp_path / place).mkdir()
+        write(tmp_path, b"a,b", b"5,6", name=f"{place}/p0.csv")
+    assert rows_of(read_csv(tmp_path / "*" / "p0.csv")) == [["5", "6"]]
+    assert rows_of(read_csv(tmp_path / "**" / "p?.csv")) == [["1", "2"], ["5", "6"]]
+    assert rows_of(read_csv(tmp_path / ".*" / "p0.csv")) == [["5", "6"]]
+    assert rows_of(read_csv(tmp_path / ".ipynb_checkpoints" / "*.csv")) == [["5", "6"]]
     (tmp_path / "p0.csv").unlink()
     with pytest.raises(StructureError, match="does not exist"):
         read_csv(tmp_path / "*.csv")

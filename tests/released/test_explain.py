@@ -252,6 +252,35 @@ def test_intervals_of_close_bounds_are_told_apart():
         assert term.bins[0].labels == (*labels, "missing")
 
 
+@pytest.mark.parametrize("unused", range(4))
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_of_a_pair_table_that_no_bin_is_in_are_left_out(
+    unused, swapped, binary_schema, model, shares
+):
+    """A stage of one's own, or a file, may hold such; with bands, which have as many."""
+    rng = np.random.default_rng(unused)
+    maps = np.array([0, 0, 1, 2, 2, 2], np.uint8), np.array([0, 1, 1], np.uint8)
+    steps = rng.integers(-9999, 9999, (1, 4, 3)).astype(np.int32)
+    noise = rng.integers(1, 9999, steps.shape)
+    rows, columns = np.delete(np.arange(4), unused), np.delete(np.arange(3), unused % 3)
+
+    def told(map_i, map_j, table, sd):
+        if swapped:
+            table, sd = np.swapaxes(table, 1, 2).copy(), np.swapaxes(sd, 1, 2).copy()
+        both = (1, 0, map_j, map_i) if swapped else (0, 1, map_i, map_j)
+        given = Model(model.bins, model.intercept, model.tables, (PairTable(*both, table),))
+        none = tuple(np.zeros(one.shape, np.int64) for one in model.tables)
+        bands = NoiseBands(mains=none, pairs=(sd,))
+        return explain_global(given, shares, binary_schema, bands=bands).terms[-1]
+
+    whole = np.ix_([0], rows, columns)
+    term = told(*maps, steps[whole], noise[whole])
+    other = told(rows.astype(np.uint8)[maps[0]], columns.astype(np.uint8)[maps[1]], steps, noise)
+    for name in ("scores", "lower", "upper", "importance"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(term, name))
+    assert [axis.labels for axis in other.bins] == [axis.labels for axis in term.bins]
+
+
 def test_groups_that_are_no_intervals_have_no_edges(model, shares, binary_schema):
     apart = PairTable(
         0,

@@ -65,9 +65,9 @@ class _Making(NamedTuple):
     def may_fail(self, kind: pa.DataType, noted: str | None) -> bool:
         """Return whether values become of a type that may not hold them: Arrow is asked.
 
-        Such are dates of a calendar that ends before theirs, text of bytes, intervals, and whole numbers of others.
-        Without options of the caller and ``noted``, the type that pandas wrote into the file, dates with a time stay
-        NumPy's.
+        Such are dates of a calendar that ends before theirs, times of day, text of bytes, intervals, and whole numbers
+        of others. Without options of the caller and ``noted``, the type that pandas wrote into the file, dates with a
+        time stay NumPy's.
         """
         odd = self._odd(kind, noted)
         if odd is None:
@@ -102,6 +102,8 @@ class _Making(NamedTuple):
         if str(kind).startswith("extension<pandas.interval"):  # one that ends before it begins
             ends = pa.array([{"left": 1, "right": 0}], kind.storage_type)
             return pa.ExtensionArray.from_storage(kind, ends)
+        if pa.types.is_time(kind):  # one before midnight: Arrow has such, and also nanoseconds
+            return pa.array([-1, None], f"int{kind.bit_width}").view(kind)
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
         told = bool(self.given) or noted is not None
@@ -324,6 +326,7 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
     """Refuse files with columns of which pandas is to make a type that cannot hold all of their values."""
     kinds: dict[Any, bool] = {}  # whether a type may fail, as it is made
     dates: set[str] = set()
+    times: set[str] = set()
     texts: set[str] = set()
     falsely: set[str] = set()
     strangely: set[str] = set()
@@ -340,8 +343,9 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
                 if key not in kinds:
                     kinds[key] = making.may_fail(kind, noted)
                 if kinds[key]:
-                    dated = pa.types.is_temporal(kind)
-                    (dates if dated else texts if _is_bytes(kind) else falsely).add(name)
+                    timed, dated = pa.types.is_time(kind), pa.types.is_temporal(kind)
+                    odd = texts if _is_bytes(kind) else falsely
+                    (times if timed else dates if dated else odd).add(name)
     if strangely:
         raise StructureError(
             f"Parquet files hold {STRANGE}: {_named(strangely, schema)}. {UNNOTED}"
@@ -351,6 +355,11 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
             "Parquet files hold dates that are read as Python's or others, whose calendar ends before theirs:"
             f" {_named(dates, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'), without"
             " arrow_to_pandas, or without dask.config dataframe.convert-string=False."
+        )
+    if times:
+        raise StructureError(
+            "Parquet files hold times of day that are read as Python's, which have no nanoseconds and end with the day:"
+            f" {_named(times, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow')."
         )
     if texts:
         raise StructureError(

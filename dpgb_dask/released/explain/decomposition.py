@@ -185,12 +185,14 @@ def spread_out(
 
 
 def _ordered(pair: PairTable) -> PairEffect:
-    """Return the table of a pair with its features in order, without last rows and columns that no bin is in."""
-    used = pair.table[:, : int(pair.map_i.max()) + 1, : int(pair.map_j.max()) + 1]
-    table = used.astype(np.int64)
+    """Return the table of a pair with its features in order, without rows and columns that no bin is in."""
+    rows, place_i = np.unique(pair.map_i, return_inverse=True)
+    columns, place_j = np.unique(pair.map_j, return_inverse=True)
+    map_i, map_j = place_i.astype(np.uint8), place_j.astype(np.uint8)
+    table = pair.table[:, rows[:, None], columns].astype(np.int64)
     if pair.i < pair.j:
-        return PairEffect(pair.i, pair.j, pair.map_i, pair.map_j, table)
-    return PairEffect(pair.j, pair.i, pair.map_j, pair.map_i, np.swapaxes(table, 1, 2))
+        return PairEffect(pair.i, pair.j, map_i, map_j, table)
+    return PairEffect(pair.j, pair.i, map_j, map_i, np.swapaxes(table, 1, 2))
 
 
 def _strongest(

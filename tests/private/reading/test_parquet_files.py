@@ -320,6 +320,25 @@ def test_intervals_of_pandas_are_refused_where_one_value_would_end_a_fit(tmp_pat
     loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
 
 
+TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"))
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("kind", TIMES, ids=str)
+def test_times_of_day_are_refused_where_one_value_would_end_a_fit(tmp_path, kind, noted):
+    schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
+    day = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+    rows = pa.Table.from_pandas(pd.DataFrame({"x": 0.5, "age": 1, "y": [0, 1, 1]}))
+    rows = rows if noted else rows.replace_schema_metadata(None)
+    width = f"int{kind.bit_width}"
+    for k, ticks in enumerate(([0, day // 2, None], [-1, day, np.iinfo(width).max])):
+        table = rows.set_column(1, "age", pa.array(ticks, width).view(kind))
+        pq.write_table(table, tmp_path / f"{k}.parquet")
+    with pytest.raises(StructureError, match=r"times of day.*'age'.*dtype_backend='pyarrow'"):
+        source_of(tmp_path, schema)
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
+
+
 @pytest.mark.parametrize("column", ["age", "aside"])
 def test_a_later_file_whose_types_pandas_noted_and_cannot_read_is_refused(tmp_path, column):
     """pandas writes such names of dictionaries and lists of Arrow; columns that are not read count as well."""
