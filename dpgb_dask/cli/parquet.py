@@ -108,7 +108,7 @@ def _holds_times(kind: Any) -> bool:
     """Whether a type is of times of day, or nested and perhaps of such, or of dates."""
     import pyarrow as pa  # noqa: PLC0415 - comes with Dask
 
-    parts = any(word in str(kind) for word in ("date32", "date64", "time32", "time64"))
+    parts = any(word in str(kind) for word in ("date32", "date64", "time32", "time64", "timestamp"))
     return pa.types.is_time(kind) or (pa.types.is_nested(kind) and parts)
 
 

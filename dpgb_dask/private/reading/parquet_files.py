@@ -102,17 +102,14 @@ class _Making(NamedTuple):
         if str(kind).startswith("extension<pandas.interval"):  # one that ends before it begins
             ends = pa.array([{"left": 1, "right": 0}], kind.storage_type)
             return pa.ExtensionArray.from_storage(kind, ends)
-        if pa.types.is_time(kind):  # one before midnight: Arrow has such, and also nanoseconds
-            return pa.array([-1, None], f"int{kind.bit_width}").view(kind)
+        if pa.types.is_time(kind) or pa.types.is_nested(kind):
+            return _odd_parts(kind)
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
         told = bool(self.given) or noted is not None
         if not (pa.types.is_date(kind) or (told and pa.types.is_timestamp(kind))):
             return None
-        day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
-        day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))
-        ticks = [min(FAR * day, MOST), -min(FAR * day, MOST), 0, None]
-        return pa.array(ticks, f"int{kind.bit_width}").cast(kind)
+        return _odd_parts(kind)
 
 
 @dataclass(eq=False)
@@ -343,7 +340,8 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
                 if key not in kinds:
                     kinds[key] = making.may_fail(kind, noted)
                 if kinds[key]:
-                    timed, dated = pa.types.is_time(kind), pa.types.is_temporal(kind)
+                    timed = "time32" in str(kind) or "time64" in str(kind)
+                    dated = pa.types.is_temporal(kind) or pa.types.is_nested(kind)
                     odd = texts if _is_bytes(kind) else falsely
                     (times if timed else dates if dated else odd).add(name)
     if strangely:
@@ -388,6 +386,59 @@ def noted_strangely(stored: pa.Schema) -> set[str]:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     return str(kind) in BYTES or pa.types.is_fixed_size_binary(kind)
+
+
+def _odd_parts(kind: pa.DataType) -> pa.Array | None:
+    """Return two values that are, or hold, dates or times beyond Python's; None if a type has no such."""
+    if pa.types.is_struct(kind):
+        return _odd_struct(kind)
+    if pa.types.is_map(kind):
+        return _odd_map(kind)
+    if pa.types.is_nested(kind) and hasattr(kind, "value_type"):
+        return _odd_list(kind)
+    return _odd_time(kind)
+
+
+def _odd_struct(kind: pa.StructType) -> pa.Array | None:
+    held = [_odd_parts(one.type) for one in kind]
+    if all(part is None for part in held):
+        return None
+    fields = [
+        pa.nulls(2, one.type) if part is None else part
+        for one, part in zip(kind, held, strict=True)
+    ]
+    return pa.StructArray.from_arrays(fields, fields=list(kind))
+
+
+def _odd_map(kind: pa.MapType) -> pa.Array | None:
+    keys, items = _odd_parts(kind.key_type), _odd_parts(kind.item_type)
+    if keys is None and items is None:
+        return None
+    keys = pa.array(["0", "1"]).cast(kind.key_type) if keys is None else keys
+    items = pa.nulls(2, kind.item_type) if items is None else items
+    return pa.MapArray.from_arrays([0, 1, 2], keys, items).cast(kind)
+
+
+def _odd_list(kind: Any) -> pa.Array | None:
+    held = _odd_parts(kind.value_type)
+    if held is None:
+        return None
+    if pa.types.is_fixed_size_list(kind):
+        each = held.take([k for k in range(2) for _ in range(kind.list_size)])
+        return pa.FixedSizeListArray.from_arrays(each, type=kind)
+    return pa.ListArray.from_arrays([0, 1, 2], held).cast(kind)
+
+
+def _odd_time(kind: pa.DataType) -> pa.Array | None:
+    if pa.types.is_time(kind):  # one before midnight: Arrow has such, and also nanoseconds
+        ticks = [-1, np.iinfo(f"int{kind.bit_width}").max]
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        day = {"date32[day]": 1, "date64[ms]": DAY * 10**3}.get(str(kind))
+        day = day or DAY * 10 ** (3 * UNITS.index(kind.unit))
+        ticks = [min(FAR * day, MOST), -min(FAR * day, MOST)]
+    else:
+        return None
+    return pa.array(ticks, f"int{kind.bit_width}").view(kind)
 
 
 def _extremes(kind: pa.DataType) -> pa.Array | None:

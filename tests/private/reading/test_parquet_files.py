@@ -366,3 +366,46 @@ def test_what_pandas_writes_is_read_as_it_is_noted(tmp_path, noted):
     schema = Schema({"x": (0, 1), "age": ["1", "0"]}, classes=[0, 1], target="y")
     for options in ({}, {"dtype_backend": "numpy_nullable"}, {"dtype_backend": "pyarrow"}):
         loaded(source_of(tmp_path, schema, **options))
+
+
+FORMS = {
+    "list": pa.list_,
+    "large list": pa.large_list,
+    "list of two": lambda leaf: pa.list_(leaf, 2),
+    "struct": lambda leaf: pa.struct([("of", pa.int64()), ("at", leaf)]),
+    "map": lambda leaf: pa.map_(pa.string(), leaf),
+    "list of structs": lambda leaf: pa.list_(pa.struct([("at", leaf)])),
+}
+IN_FORM = {
+    "list": lambda leaf: [leaf],
+    "large list": lambda leaf: [leaf],
+    "list of two": lambda leaf: [leaf, leaf],
+    "struct": lambda leaf: {"of": 1, "at": leaf},
+    "map": lambda leaf: [("k", leaf)],
+    "list of structs": lambda leaf: [{"at": leaf}],
+}
+DAY_OF_MS = 86_400_000
+LEAVES = (pa.date32(), pa.date64(), *TIMES, pa.timestamp("ms"), pa.timestamp("us"))
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_in_nested_columns_end_no_fit(tmp_path, form, leaf):
+    """They are refused before the charge where an odd one would, or every value is read."""
+    schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
+    whole = pa.int32() if leaf.bit_width == 32 else pa.int64()
+    most = np.iinfo(whole.to_pandas_dtype()).max
+    values = [IN_FORM[form](tick) for tick in (0, -DAY_OF_MS, most - most % DAY_OF_MS, None)]
+    column = pa.array(values, FORMS[form](whole)).cast(FORMS[form](leaf))
+    rows = pa.table({"x": [0.5] * 4, "age": column, "y": [0, 1, 1, 0]})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
+    try:
+        source = source_of(tmp_path, schema)
+    except StructureError as error:
+        refused = str(error)
+    else:
+        loaded(source)
+        return
+    assert "'age'" in refused
+    assert "dtype_backend='pyarrow'" in refused
