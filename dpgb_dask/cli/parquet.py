@@ -13,7 +13,14 @@ from dask.utils import natural_sort_key
 from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io.text import check_once, reading, shown
-from dpgb_dask.private.reading.parquet_files import STRANGE, UNNOTED, noted_strangely, schemas_of
+from dpgb_dask.private.reading.parquet_files import (
+    STRANGE,
+    UNNOTED,
+    is_interval,
+    noted_strangely,
+    odd_times,
+    schemas_of,
+)
 
 # how columns of an index without a name begin, of pandas and of Dask
 UNNAMED = ("__index_level_", "__null_dask_index__")
@@ -74,9 +81,10 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values, and of
     # times of day, and of dates in lists and structs, Python does
     for kind in {kind for one in schemas for kind in one.types}:
+        nested = pa.types.is_nested(kind) and odd_times(kind) is not None
         if str(kind).startswith("extension<pandas.period"):
             written_out[kind] = kind.to_pandas_dtype()
-        elif str(kind).startswith("extension<pandas.interval") or _holds_times(kind):
+        elif is_interval(kind) or pa.types.is_time(kind) or nested:
             written_out[kind] = pd.ArrowDtype(kind)
     options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
     if named:
@@ -104,14 +112,6 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     return Parquet(taken, frozenset(), names, folders, types)
 
 
-def _holds_times(kind: Any) -> bool:
-    """Whether a type is of times of day, or nested and perhaps of such, or of dates."""
-    import pyarrow as pa  # noqa: PLC0415 - comes with Dask
-
-    parts = any(word in str(kind) for word in ("date32", "date64", "time32", "time64", "timestamp"))
-    return pa.types.is_time(kind) or (pa.types.is_nested(kind) and parts)
-
-
 def _files_of(path: str) -> tuple[Any, list[str], bool]:
     """Return the file system of a path, its files in Dask's order, and whether Dask would find the same."""
     files, _, places = fsspec.get_fs_token_paths(path, mode="rb")
@@ -119,14 +119,12 @@ def _files_of(path: str) -> tuple[Any, list[str], bool]:
     if of_folders:
         places = files.glob(fsspec.core.url_to_fs(path)[1])
     roots = shown(places, [path.rstrip("/")], {})
-    paths, as_dask = list(roots), len(roots) == len(places) and not of_folders
-    for root in roots if of_folders or (len(roots) == 1 and files.isdir(roots[0])) else ():
-        paths.remove(root)
-        found = [one for one in files.find(root) if one.endswith(SUFFIXES)]
-        own = [one for one in found if not _is_hidden(one.removeprefix(root.rstrip("/")))]
-        as_dask &= own == found
-        paths += own
-    return files, sorted(paths, key=natural_sort_key), as_dask
+    as_dask = len(roots) == len(places) and not of_folders
+    if not of_folders and not (len(roots) == 1 and files.isdir(roots[0])):
+        return files, sorted(roots, key=natural_sort_key), as_dask
+    below = [(root, one) for root in roots for one in files.find(root) if one.endswith(SUFFIXES)]
+    own = [one for root, one in below if not _is_hidden(one.removeprefix(root.rstrip("/")))]
+    return files, sorted(own, key=natural_sort_key), as_dask and len(own) == len(below)
 
 
 def _is_hidden(below: str) -> bool:

@@ -84,32 +84,43 @@ class _Making(NamedTuple):
         fields = [one for one in stored if one.name in columns]
         return self._fails(pa.schema(fields, stored.metadata).empty_table())
 
+    def _stays(self, kind: pa.DataType) -> bool:
+        """Return whether values of a type stay Arrow's, whatever they are: Arrow is asked."""
+        made = self._made(pa.schema([("odd", kind)]).empty_table())
+        return isinstance(made["odd"].dtype, pd.ArrowDtype)
+
     def _fails(self, table: pa.Table) -> bool:
         try:
-            ArrowDatasetEngine._arrow_table_to_pandas(  # noqa: SLF001
-                table,
-                None,
-                dtype_backend=self.backend,
-                convert_string=self.strings,
-                arrow_to_pandas=dict(self.given or {}),
-            )
+            self._made(table)
         except Exception:  # of values that are no row's
             return True
         return False
 
+    def _made(self, table: pa.Table) -> pd.DataFrame:
+        return ArrowDatasetEngine._arrow_table_to_pandas(  # noqa: SLF001
+            table,
+            None,
+            dtype_backend=self.backend,
+            convert_string=self.strings,
+            arrow_to_pandas=dict(self.given or {}),
+        )
+
     def _odd(self, kind: pa.DataType, noted: str | None) -> pa.Array | None:
         """Return values of a type that what it becomes may not hold; None if it stays what it is."""
-        if str(kind).startswith("extension<pandas.interval"):  # one that ends before it begins
+        if is_interval(kind):  # one that ends before it begins
             ends = pa.array([{"left": 1, "right": 0}], kind.storage_type)
             return pa.ExtensionArray.from_storage(kind, ends)
-        if pa.types.is_time(kind) or pa.types.is_nested(kind):
-            return _odd_parts(kind)
+        if pa.types.is_time(kind):
+            return odd_times(kind)
+        if pa.types.is_nested(kind):
+            odd = odd_times(kind)
+            return None if odd is None or self._stays(kind) else odd
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
         told = bool(self.given) or noted is not None
         if not (pa.types.is_date(kind) or (told and pa.types.is_timestamp(kind))):
             return None
-        return _odd_parts(kind)
+        return odd_times(kind)
 
 
 @dataclass(eq=False)
@@ -388,45 +399,31 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return str(kind) in BYTES or pa.types.is_fixed_size_binary(kind)
 
 
-def _odd_parts(kind: pa.DataType) -> pa.Array | None:
-    """Return two values that are, or hold, dates or times beyond Python's; None if a type has no such."""
-    if pa.types.is_struct(kind):
-        return _odd_struct(kind)
+def is_interval(kind: pa.DataType) -> bool:
+    """Return whether a type of Arrow is pandas' of intervals."""
+    return str(kind).startswith("extension<pandas.interval")
+
+
+def odd_times(kind: pa.DataType) -> pa.Array | None:
+    """Return two values that are, or hold, dates or times beyond Python's; None if a type has no such.
+
+    All lists are plain ones, and maps are lists of their entries: pandas makes the same of what is in them.
+    """
     if pa.types.is_map(kind):
-        return _odd_map(kind)
-    if pa.types.is_nested(kind) and hasattr(kind, "value_type"):
-        return _odd_list(kind)
+        return odd_times(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    if pa.types.is_struct(kind):
+        held = [odd_times(one.type) for one in kind]
+        if all(part is None for part in held):
+            return None
+        whole = [
+            pa.nulls(2, one.type) if part is None else part
+            for one, part in zip(kind, held, strict=True)
+        ]
+        return pa.StructArray.from_arrays(whole, names=[one.name for one in kind])
+    if pa.types.is_nested(kind):
+        inner = odd_times(kind.value_type)
+        return None if inner is None else pa.ListArray.from_arrays([0, 1, 2], inner)
     return _odd_time(kind)
-
-
-def _odd_struct(kind: pa.StructType) -> pa.Array | None:
-    held = [_odd_parts(one.type) for one in kind]
-    if all(part is None for part in held):
-        return None
-    fields = [
-        pa.nulls(2, one.type) if part is None else part
-        for one, part in zip(kind, held, strict=True)
-    ]
-    return pa.StructArray.from_arrays(fields, fields=list(kind))
-
-
-def _odd_map(kind: pa.MapType) -> pa.Array | None:
-    keys, items = _odd_parts(kind.key_type), _odd_parts(kind.item_type)
-    if keys is None and items is None:
-        return None
-    keys = pa.array(["0", "1"]).cast(kind.key_type) if keys is None else keys
-    items = pa.nulls(2, kind.item_type) if items is None else items
-    return pa.MapArray.from_arrays([0, 1, 2], keys, items).cast(kind)
-
-
-def _odd_list(kind: Any) -> pa.Array | None:
-    held = _odd_parts(kind.value_type)
-    if held is None:
-        return None
-    if pa.types.is_fixed_size_list(kind):
-        each = held.take([k for k in range(2) for _ in range(kind.list_size)])
-        return pa.FixedSizeListArray.from_arrays(each, type=kind)
-    return pa.ListArray.from_arrays([0, 1, 2], held).cast(kind)
 
 
 def _odd_time(kind: pa.DataType) -> pa.Array | None:

@@ -409,3 +409,20 @@ def test_dates_in_nested_columns_end_no_fit(tmp_path, form, leaf):
         return
     assert "'age'" in refused
     assert "dtype_backend='pyarrow'" in refused
+
+
+def test_dates_in_rare_nested_columns_end_no_fit(tmp_path):
+    """Lists as views, and maps whose keys are nested: to make odd values of them failed."""
+    schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
+    odd = pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())
+    keys = pa.array([{"a": 1}, {"a": 2}])
+    views = pa.ListViewArray.from_arrays(
+        pa.array([0, 1], pa.int32()), pa.array([1, 1], pa.int32()), odd
+    )
+    for k, column in enumerate([views, pa.MapArray.from_arrays([0, 1, 2], keys, odd)]):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        rows = pa.table({"x": [0.5, 0.5], "age": column, "y": [0, 1]})
+        pq.write_table(rows, folder / "0.parquet")
+        with pytest.raises(StructureError, match=r"'age'.*dtype_backend='pyarrow'"):
+            source_of(folder, schema)
