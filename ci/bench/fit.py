@@ -6,9 +6,8 @@
 Cases: ``adult`` (26 K rows, no cluster, warm, against interpret's DP-EBM with declared types), ``regression`` (8
 features of house_16h, 22,784 rows, the same at several ε), ``ebm`` (adult with our recipe ``dp-ebm``), ``histograms``
 (a tree of ``fdp-hist-newton`` of depth 6 and 250 bins beside one of XGBoost's), ``memory`` (worker's high-water mark
-beside the promised bound). Times are CPU seconds of this process and
-its descendants; the median of the repeats counts. Fits of millions of rows, rounds and rows beyond memory:
-``ci/bench/scale.py``.
+beside the promised bound). Times are CPU seconds of this process and its descendants; the median of the repeats counts.
+Fits of millions of rows, rounds and rows beyond memory: ``ci/bench/scale.py``.
 """
 
 import argparse

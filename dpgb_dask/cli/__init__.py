@@ -2,15 +2,12 @@
 
 import argparse
 import errno
-import gzip
-import lzma
 import os
 import select
 import signal
 import sys
 import threading
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -20,8 +17,6 @@ import dpgb_dask
 from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser
 from dpgb_dask.errors import BudgetExceededError, DPGBError, kind_of
 
-# errors of decompression alone
-UNPACKING = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 DAMAGED = "a compressed file is damaged, or ends too early: copy it, or write it, again"
 # such an error may quote a value
 UNKNOWN = "an error that is not of dpgb_dask; the rest of it may hold values and is not said"
@@ -155,12 +150,21 @@ def _run(options: argparse.Namespace) -> int:
         return code
     except DPGBError as error:
         return _fail(error, BUDGET if isinstance(error, BudgetExceededError) else ERROR)
-    except UNPACKING as error:
+    except _unpacking() as error:
         return _fail(error, ERROR, f"{kind_of(error)}: {DAMAGED}")
     except OSError as error:
         return _fail_of_system(error)
     except Exception as error:
         return _fail(error, ERROR, f"{kind_of(error)}: {UNKNOWN}")
+
+
+def _unpacking() -> tuple[type[Exception], ...]:
+    """Return the errors of decompression alone; only after one are their modules needed."""
+    import gzip  # noqa: PLC0415
+    import lzma  # noqa: PLC0415
+    import zlib  # noqa: PLC0415
+
+    return EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error
 
 
 class _Commands(Parser):

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import Model, Splits, TreeEnsemble, extends
 from dpgb_dask.contracts.queries import GradientQuery, Query
 from dpgb_dask.errors import ClusterError, LackingPartsError
+from dpgb_dask.frozen import pieces
 from dpgb_dask.installed import OWN
 
 NO_BASE = b""
@@ -212,8 +213,7 @@ class _SmallTables:
 
 def _tables_of(shapes: Sequence[tuple[int, int]], planes: bytes) -> tuple[NDArray[np.int32], ...]:
     """Return the tables that `_SmallTables` pickled."""
-    ends = np.cumsum([n_bins * n_scores for n_bins, n_scores in shapes])[:-1]
-    parts = np.split(_of_small(planes), ends)
+    parts = pieces(_of_small(planes), [n_bins * n_scores for n_bins, n_scores in shapes])
     return tuple(
         np.ascontiguousarray(part.reshape(shape, order="F"))
         for part, shape in zip(parts, shapes, strict=True)
