@@ -5,12 +5,23 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.registry import cpu_target
 from numpy.typing import DTypeLike, NDArray
 
 from dpgb_dask.kernels.cache import KernelCache
 
 F = TypeVar("F", bound=Callable[..., object])
 _njit: Any = numba.njit  # its types leave out the options that say what is not compiled
+_config: Any = numba.config
+
+
+def _compiles_for(feature: str) -> bool:
+    """Return whether kernels are compiled for a processor that has a feature, in LLVM's words."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return not _config.DISABLE_JIT and f"+{feature}" in features.split(",")
+
+
+AVX512 = _compiles_for("avx512f")
 
 
 def kernel(function: F) -> F:

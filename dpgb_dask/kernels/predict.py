@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels import AVX512, inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     LANES_BLOCK,
@@ -43,6 +43,7 @@ from dpgb_dask.kernels.sides import (
     shared_splits,
     unit_block,
 )
+from dpgb_dask.kernels.small_tables import MOST_ENTRIES, add_small_tables, small_zeros
 
 BLOCK = 8192
 FOUR = 4  # groups of trees whose values are looked up in one loop
@@ -64,13 +65,16 @@ class Joint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSet:
-    """Tables of several features, packed once by `pack_tables`: one joint table per group of features.
+    """Tables of several features, packed once by `pack_tables`: small ones for registers, one per group of the others.
 
     Parameters
     ----------
     n_features : int
-    order : (n_active,) int64
-        Features that have a table, group after group.
+    small : (4 k,) int64
+        Features of the tables for registers; none where kernels have no such registers (`small_tables`).
+    small_table : (n_scores, 4 k, 32 or 64) int32, score steps
+    order : (n_other,) int64
+        Other features that have a table, group after group.
     size : (n_active,) int64
         Their bins.
     start : (n_groups + 1,) int64
@@ -83,12 +87,19 @@ class TableSet:
     """
 
     n_features: int
+    small: NDArray[np.int64]
+    small_table: NDArray[np.int32]
     order: NDArray[np.int64]
     size: NDArray[np.int64]
     start: NDArray[np.int64]
     n_joint: int
     n_scores: int
     joint: tuple[Joint, ...]
+
+    @property
+    def features(self) -> frozenset[int]:
+        """Features that have a table."""
+        return frozenset(self.small.tolist()) | frozenset(self.order.tolist())
 
 
 def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
@@ -104,21 +115,26 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     ValueError
         If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
+    small: list[int] = []
     active: list[int] = []
-    sizes: list[int] = []
+    small_parts: list[NDArray[np.int32]] = []
     parts: list[NDArray[np.int32]] = []
+    n_scores = 0
     for j, table in enumerate(tables):
         if table is None or not np.count_nonzero(table):
             continue
         if table.ndim != 2 or table.dtype != np.int32:
             raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
-        if parts and table.shape[1] != parts[0].shape[0]:
+        if n_scores not in (0, table.shape[1]):
             raise ValueError("Tables differ in scores. Give each a column per score.")
-        active.append(j)
-        parts.append(table.T)
-        sizes.append(len(table))
-    g = groups_of(tuple(sizes))
-    n_scores = len(parts[0]) if parts else 0
+        n_scores = table.shape[1]
+        if AVX512 and len(table) <= MOST_ENTRIES:
+            small.append(j)
+            small_parts.append(table.T)
+        else:
+            active.append(j)
+            parts.append(table.T)
+    g = groups_of(tuple(part.shape[1] for part in parts))
     joint = np.zeros((n_scores, len(g.cells), g.width), np.int32)
     position, start = g.order.tolist(), g.start.tolist()
     for k, cells in enumerate(g.cells.tolist()):
@@ -127,7 +143,23 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         if k >= g.n_joint:
             joint[:, k, cells:] = own[0][:, -1:]
     order = readable("order", np.array([active[p] for p in position], np.int64), np.int64, 1)
-    return TableSet(len(tables), order, g.size, g.start, g.n_joint, n_scores, _by_scores(joint))
+    in_registers = _for_registers(small, small_parts, n_scores)
+    by_scores = _by_scores(joint)
+    return TableSet(
+        len(tables), *in_registers, order, g.size, g.start, g.n_joint, n_scores, by_scores
+    )
+
+
+def _for_registers(
+    feature: list[int], tables: list[NDArray[np.int32]], n_scores: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return small tables, (n_scores, bins) each, as `add_small_tables` takes them, and the feature of each."""
+    out = small_zeros(n_scores, len(tables), max((part.shape[1] for part in tables), default=0))
+    for t, part in enumerate(tables):
+        out[:, t, : part.shape[1]] = part
+        out[:, t, part.shape[1] :] = part[:, -1:]
+    of_each = np.array([*feature, *feature[-1:] * (out.shape[1] - len(feature))], np.int64)
+    return readable("small", of_each, np.int64, 1), readable("table", out, np.int32, 3)
 
 
 def _sum_of(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
@@ -310,6 +342,17 @@ def _add_tables(
 
 
 @kernel
+def _add_small_tables(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.int64],  # IN (4 k,)
+    table: NDArray[np.int32],  # IN (n_scores, 4 k, 32 or 64)
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+) -> None:
+    for k in range(score.shape[0]):
+        add_small_tables(codes, np.int64(0), feature, table[k], score[k])
+
+
+@kernel
 def _add_tables_of_four(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     order: NDArray[np.int64],
@@ -367,8 +410,11 @@ def add_tables(
         )
     codes = readable("codes", codes, np.uint8, 2)
     writable("score", score, np.int32, 2)
-    if len(s.order):
+    if len(s.order) or len(s.small):
         _check_scores(s.n_scores, score)
+    if len(s.small):
+        _add_small_tables(codes, s.small, s.small_table, score)
+    if len(s.order):
         for scores, table in s.joint:
             add = _add_tables if isinstance(scores, int) else _add_tables_of_four
             add(codes, s.order, s.size, s.start, s.n_joint, table, score[scores])
@@ -642,6 +688,37 @@ def _add_sharing_trees(
 
 
 @kernel
+def _add_small_trees(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows), at least a block's rows
+    feature: NDArray[np.uint16],  # IN (n_trees, nodes)
+    threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
+    mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
+    masks: NDArray[np.uint8],  # IN (n_masks, 256)
+    value: NDArray[np.int32],  # IN (n_scores, 4 k >= n_trees, 32 or 64)
+    order: NDArray[np.int64],  # IN (4,), 0, 1, 2, 3
+    number: NDArray[np.int32],  # IN (n_trees, nodes), which of the splits a node has
+    node: NDArray[np.int64],  # IN (n_splits, 2), tree and node of each
+    part: NDArray[np.uint8],  # scratch (4, rows of a block)
+    part_read: NDArray[np.uint8],  # read-only view of it
+    score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
+) -> None:
+    """Like `_add_sharing_trees`, for values that registers hold: four trees at a time."""
+    n, rows = score.shape[1], part.shape[1]
+    side, leaf = memory_of_sides(node.shape[0], rows), part.view(np.uint64)
+    for lo in range(0, n, rows):
+        first, hi = unit_block(lo, n, rows)
+        wide = hi - first
+        find_sides(codes, first, feature, threshold, mask_of, masks, node, part[0, :wide], side)
+        for start in range(0, feature.shape[0], FOUR):
+            for t in range(start, min(feature.shape[0], start + FOUR)):
+                own = leaf[t - start, : wide // 8]
+                find_leaves_of_sides(side.view(np.uint64), number[t], own)
+            for s in range(score.shape[0]):
+                of_trees = value[s, start : start + FOUR]
+                add_small_tables(part_read, lo - first, order, of_trees, score[s, lo:hi])
+
+
+@kernel
 def _add_deep_trees(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
@@ -716,6 +793,13 @@ def add_trees(
         if shared is None:
             part = scratch_codes(together, BLOCK)
             _add_trees(codes, *trees, value, order, size, *part, score)
+        elif AVX512 and leaves <= MOST_ENTRIES:
+            part = scratch_codes(FOUR, rows_of_block(codes.shape[1]))
+            padded = small_zeros(len(value), n_trees, leaves)
+            padded[:, :n_trees, :leaves] = value
+            padded = readable("value", padded, np.int32, 3)
+            order = readable("order", np.arange(FOUR), np.int64, 1)
+            _add_small_trees(codes, *trees, padded, order, *shared, *part, score)
         else:
             part = scratch_codes(together, rows_of_block(codes.shape[1]))
             _add_sharing_trees(codes, *trees, value, order, size, *shared, *part, score)

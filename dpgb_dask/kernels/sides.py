@@ -1,7 +1,8 @@
 """Leaves of many trees whose nodes share few splits: each split is made once, and the sides of rows are kept as bits.
 
 Bit k of byte p is of row k · (bytes) + p of a block, so that sides are found, and leaves read off them, by whole
-registers: with 32 bytes each, a node takes three instructions for 256 rows, where comparing codes takes as many for 32.
+registers: with 32 bytes each, a node takes three instructions for 256 rows, where comparing codes takes as many for 32;
+with the 64 bytes of AVX-512, one instruction for 512.
 Comparing (`route`) is better for a few trees, which share little.
 """
 
@@ -14,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable
+from dpgb_dask.kernels import AVX512, inner, kernel, readable
 from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
 
 BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
@@ -22,7 +23,7 @@ BLOCK = 1 << 14  # rows per inner loop: with fewer, the beginnings of loops cost
 MOST_SPLITS = 1 << 11  # whose sides are kept: 4 MB for the rows of a block
 PLACES = 4093  # of the hash that splits are looked up by: at least half stay free; a prime
 BEGIN = 8192  # the time that a split takes whatever the rows are, in rows whose codes are compared
-UNIT = 256  # rows whose leaves are found at a time, and of which a block has some times as many
+UNIT = 512 if AVX512 else 256  # rows of a register, and of which a block has some times as many
 BITS = 8  # rows in a byte of sides
 LINE = 64  # bytes of the cache's lines
 LOW = 0x0101010101010101  # the lowest bit of each byte of a word

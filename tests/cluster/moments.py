@@ -134,6 +134,13 @@ async def join(cluster, _address):
 
 
 async def kill(cluster, address):
-    """End a worker's process; its nanny starts it again."""
-    (nanny,) = (one for one in cluster.workers.values() if one.worker_address == address)
+    """End a worker's process; its nanny starts it again.
+
+    A worker that has just begun is known to the scheduler a little before its nanny knows its address.
+    """
+    nannies = []
+    while not nannies and address in cluster.scheduler.workers:
+        nannies = [one for one in cluster.workers.values() if one.worker_address == address]
+        await asyncio.sleep(0.01)
+    (nanny,) = nannies
     os.kill(nanny.pid, signal.SIGKILL)

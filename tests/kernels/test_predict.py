@@ -8,7 +8,7 @@ from dpgb_dask.kernels import predict, route, sides
 from dpgb_dask.kernels.pair_tables import Pair, pack_pairs, pair_sums
 
 SIZES = (
-    33,
+    64,
     2,
     3,
     256,
@@ -23,6 +23,13 @@ SIZES = (
     92,
     93,
 )  # in groups, and alone by fours and ones
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["registers", "joined"])
+def registers(request, monkeypatch):
+    """Either way of small tables, whatever this processor has: without AVX-512, their rows are added one by one."""
+    monkeypatch.setattr(predict, "AVX512", request.param)
+    return request.param
 
 
 def additive(n, seed=0):
@@ -73,12 +80,13 @@ def packed(tables):
 
 
 def test_a_code_beyond_its_table_takes_the_last_entry():
-    codes = np.array([[0, 199, 255]] * 5, np.uint8)
+    codes = np.array([[0, 199, 255] * 7] * 5, np.uint8)  # a register, and five more
     table = np.arange(200, dtype=np.int32)[:, None]
-    for tables in ([table] * 5, [table[:2]] * 5):  # alone, and in one group
-        score = np.zeros((1, 3), np.int32)
-        predict.add_tables(codes, tables, score)
-        assert score.tolist() == [[0, *[5 * (len(tables[0]) - 1)] * 2]]
+    # alone, in one or two registers or one group
+    for size in (200, 64, 63, 32, 31, 2, 1):
+        score = np.zeros((1, 21), np.int32)
+        predict.add_tables(codes, [table[:size] + 1] * 5, score)
+        assert score.tolist() == [[5, 5 * size, 5 * size] * 7]
 
 
 @pytest.mark.parametrize("n", [0, 1, predict.BLOCK + 5])
@@ -172,17 +180,20 @@ def test_add_trees_over_several_blocks(depth):
         (2, 0.5, 2 * sides.UNIT + 1),  # most of the second block's rows were in the first
         (5, 0.0, sides.BLOCK + 300),
         (5, 0.5, 2 * sides.UNIT - 1),
+        (6, 0.0, sides.BLOCK + 300),
+        (7, 0.0, sides.UNIT),
         (8, 0.5, 3 * sides.UNIT),
     ],
 )
-def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, monkeypatch):
+def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, registers, monkeypatch):
     feature, threshold, mask_of, masks, value = forest(23, depth, 5, masked)
     threshold = np.array([0, 90, 254, 255], np.uint8)[threshold // 64]  # beyond 255 lies no code
     trees = feature, threshold, np.minimum(mask_of, 1), masks
     monkeypatch.setattr(sides, "BEGIN", -1)  # stumps, and small trees, share little
     called = []
-    add, find = predict._add_sharing_trees, route._sharing_tree_leaves
-    monkeypatch.setattr(predict, "_add_sharing_trees", lambda *a: (called.append(1), add(*a)))
+    own = "_add_small_trees" if registers and depth <= 6 else "_add_sharing_trees"
+    add, find = getattr(predict, own), route._sharing_tree_leaves
+    monkeypatch.setattr(predict, own, lambda *a: (called.append(1), add(*a)))
     monkeypatch.setattr(route, "_sharing_tree_leaves", lambda *a: (called.append(2), find(*a)))
     codes = np.random.default_rng(n).integers(0, 256, (5, n), np.uint8)
     got = np.ones((2, n), np.int32)

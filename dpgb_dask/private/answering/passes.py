@@ -139,18 +139,18 @@ class Update:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is added."""
-        tables = len(self._tables.order) or self._pairs is not None
+        tables = self._tables.features or self._pairs is not None
         return not (self._moves or tables or self._trees is not None)
 
     @property
     def columns(self) -> frozenset[int]:
         """Features whose codes are read."""
-        columns = self._tables.order.tolist()
+        columns = self._tables.features
         if self._pairs is not None:
-            columns += self._pairs.pairs.feature.tolist()
+            columns |= frozenset(self._pairs.pairs.feature.tolist())
         if self._trees is not None:
-            columns += split_features(self._trees.splits)
-        return frozenset(columns)
+            columns |= frozenset(split_features(self._trees.splits))
+        return columns
 
     def add(self, k: int, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
         """Add the difference to the scores of block ``k``, (n_scores, n), in place; int32 wraps around identically."""

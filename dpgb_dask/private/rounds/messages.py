@@ -3,8 +3,9 @@
 A message names each of its parts by a hash of the content, and carries those that the workers are not known to have. A
 shard keeps the parts of the last message that it read. If it lacks one that a message names but does not carry, it says
 so, and all are asked again with every part: so a new worker, one that missed rounds, an answer given twice and a
-message that comes late are one case, and a model that is not the one that was meant cannot arise. Trees grow at their
-end: their part may travel as a hash of the trees before and the trees that follow.
+message that comes late are one case, and a model that is not the one that was meant cannot arise. A part may travel as
+the hash of the one before and what it has beyond it: trees grow at their end, and tables mostly go on as they went
+(`packing`).
 
 Privacy
 -------
@@ -16,22 +17,33 @@ import hashlib
 import io
 import pickle
 import zlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.model import Model, Splits, TreeEnsemble, extends
-from dpgb_dask.contracts.queries import GradientQuery, Query
+from dpgb_dask.contracts.queries import GradientQuery, MainSumsQuery, Query
 from dpgb_dask.errors import ClusterError, LackingPartsError
-from dpgb_dask.frozen import pieces
 from dpgb_dask.installed import OWN
+from dpgb_dask.private.rounds.packing import (
+    PackedLines,
+    PackedPartitions,
+    PackedTables,
+    pack_lines,
+    pack_partitions,
+    pack_tables,
+    unpack_lines,
+    unpack_partitions,
+    unpack_tables,
+)
 
 NO_BASE = b""
 
-# hash of the part that this one begins with, or `NO_BASE`; what follows, packed
+# hash of the part that this one goes on from, or `NO_BASE`; what follows, packed
 Sent = tuple[bytes, bytes]
 
 
@@ -52,7 +64,7 @@ def lacks_parts() -> LackingPartsError:
 
 
 class MessagePart(NamedTuple):
-    """A part of a message: value and hash; if it begins with the last message's part, that one's hash and the rest."""
+    """A part of a message: value and hash; if it goes on from the last message's part, that one's hash and the rest."""
 
     value: Any
     digest: bytes
@@ -77,7 +89,7 @@ class Message(NamedTuple):
         for name, part in self.parts.items():
             if part.digest not in known:
                 base = part.base if part.base in known else NO_BASE
-                value = part.rest if base else part.value
+                value = part.rest if base else _PACKED.get(name, _as_it_is)(part.value)
                 sent[name] = base, zlib.compress(_pickled(value))
         return pickle.dumps((OWN, self.head, sent))
 
@@ -99,6 +111,8 @@ class Sender:
         }
         if isinstance(query, GradientQuery):
             values["gradient"] = query.gradient
+        if isinstance(query, MainSumsQuery):
+            values["leaves"] = query.leaf_of_bin
         parts = {name: self._part(name, value) for name, value in values.items()}
         self._last |= parts
         file = io.BytesIO()
@@ -133,7 +147,10 @@ class Sender:
                     return last._replace(value=value)
                 rest = _trees_after(old, value)
                 return MessagePart(value, _digest(last.digest + _pickled(rest)), last.digest, rest)
-        return MessagePart(value, _digest(_pickled(value)))
+        digest = _digest(pickle.dumps(value))
+        if last is not None and name == "tables" and _same_shapes(value, last.value):
+            return MessagePart(value, digest, last.digest, pack_tables(value, last.value))
+        return MessagePart(value, digest)
 
 
 class _Namer(pickle.Pickler):
@@ -153,71 +170,41 @@ def _digest(content: bytes) -> bytes:
 
 
 def _pickled(value: Any) -> bytes:
-    """Pickle a part. Tables are made small: they are most of what changes in a round of main effects."""
-    is_tables = isinstance(value, tuple) and value and isinstance(value[0], np.ndarray)
     file = io.BytesIO()
-    _Packer(file, pickle.HIGHEST_PROTOCOL).dump(_SmallTables(value) if is_tables else value)
+    _Packer(file, pickle.HIGHEST_PROTOCOL).dump(value)
     return file.getvalue()
 
 
 class _Packer(pickle.Pickler):
-    """Pickles int64 arrays, as gradients have them, as the differences of neighbours in their upper and lower halves.
+    """Pickles int64 arrays, as gradients have them, by their upper and lower halves.
 
-    The table of log-loss holds a g and an h in each entry, and both are smooth: with ``zlib`` after it, 10.6 KB become
-    1.5.
+    The table of log-loss holds a g and an h in each entry, and both are smooth: 10.6 KB become 1.5.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an array is made again; other objects are pickled as they are."""
-        if type(obj) is not np.ndarray or obj.dtype != np.int64:
+        if type(obj) is not np.ndarray or obj.dtype != np.int64 or not obj.size:
             return NotImplemented
         halves = np.stack([obj >> 32, obj]).astype(np.int32)  # keeps the lower 32 bits of each
-        return _whole_of, (obj.shape, _small(halves.ravel()))
+        return _whole_of, (obj.shape, pack_lines(halves.ravel(), np.array([obj.size] * 2)))
 
 
-def _whole_of(shape: tuple[int, ...], planes: bytes) -> NDArray[np.int64]:
+def _whole_of(shape: tuple[int, ...], halves: PackedLines) -> NDArray[np.int64]:
     """Return the array that `_Packer` pickled."""
-    upper, lower = _of_small(planes).reshape(2, *shape)
+    sizes = np.array([prod(shape)] * 2)
+    upper, lower = unpack_lines(halves, sizes).reshape(2, *shape)
     return (upper.astype(np.int64) << 32) + lower.view(np.uint32)
 
 
-def _small(values: NDArray[np.int32]) -> bytes:
-    """Return differences of neighbours, all lowest bytes first: the others hold little, which ``zlib`` finds."""
-    step = np.diff(values, prepend=np.zeros(1, np.int32))  # int32 wraps around, and back
-    zigzag = ((step << 1) ^ (step >> 31)).astype("<u4")
-    return zigzag.view(np.uint8).reshape(-1, 4).T.tobytes()
+_PACKED: Mapping[str, Callable[[Any], Any]] = {"tables": pack_tables, "leaves": pack_partitions}
 
 
-def _of_small(planes: bytes) -> NDArray[np.int32]:
-    """Return the values that `_small` took apart."""
-    zigzag = np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<u4").ravel()
-    zigzag = zigzag.astype(np.uint32)
-    step = (zigzag >> 1).view(np.int32) ^ -(zigzag & 1).view(np.int32)
-    return np.cumsum(step, dtype=np.int32)
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
-class _SmallTables:
-    """Pickles int32 tables as differences of neighbours.
-
-    Tables are smooth. With ``zlib`` after it this takes 11 to 19 KB for 100 tables of 187 bins, and up to 26 where the
-    first step is a long one; as they are, they take 25 to 41 KB.
-    """
-
-    def __init__(self, tables: tuple[NDArray[np.int32], ...]) -> None:
-        self._tables = tables
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = np.concatenate([table.ravel(order="F") for table in self._tables])
-        return _tables_of, ([table.shape for table in self._tables], _small(values))
-
-
-def _tables_of(shapes: Sequence[tuple[int, int]], planes: bytes) -> tuple[NDArray[np.int32], ...]:
-    """Return the tables that `_SmallTables` pickled."""
-    parts = pieces(_of_small(planes), [n_bins * n_scores for n_bins, n_scores in shapes])
-    return tuple(
-        np.ascontiguousarray(part.reshape(shape, order="F"))
-        for part, shape in zip(parts, shapes, strict=True)
-    )
+def _same_shapes(some: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> bool:
+    return [part.shape for part in some] == [part.shape for part in others]
 
 
 def _trees_after(old: TreeEnsemble, new: TreeEnsemble) -> TreeEnsemble:
@@ -302,8 +289,15 @@ def _found(digest: bytes, sent: tuple[bytes, Any] | None, held: Mapping[bytes, A
     """Return a part: one that is held, or as it was sent."""
     if digest in held:
         return held[digest]
-    if sent is not None and sent[0] == NO_BASE:
-        return sent[1]
-    if sent is not None and sent[0] in held:
-        return _trees_with(held[sent[0]], sent[1])
+    if sent is not None and (sent[0] == NO_BASE or sent[0] in held):
+        return _unpacked(sent[1], held.get(sent[0]))
     raise lacks_parts()
+
+
+def _unpacked(sent: Any, base: Any) -> Any:
+    """Return a part from what travelled of it, and the one that it goes on from, if it does."""
+    if isinstance(sent, PackedTables):
+        return unpack_tables(sent, base)
+    if isinstance(sent, PackedPartitions):
+        return unpack_partitions(sent)
+    return sent if base is None else _trees_with(base, sent)

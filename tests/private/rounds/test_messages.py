@@ -35,7 +35,7 @@ def check_read(read, model, query):
 
 
 def carried(packed):
-    """The names of the parts that a message carries, and whether each begins with one known before."""
+    """The names of the parts that a message carries, and whether each goes on from one known before."""
     _, _, sent = pickle.loads(packed)
     return {name: bool(base) for name, (base, _) in sent.items()}
 
@@ -79,7 +79,8 @@ def test_tables_of_any_whole_numbers_arrive_as_they_are(n_scores):
     ends = np.iinfo(np.int32)
     rng = np.random.default_rng(0)
     model = model_of("multiclass" if n_scores > 1 else "binary")
-    query = queries_of("binary")["main"]
+    query, talk = queries_of("binary")["main"], Conversation()
+    talk.ask(model, query)
     for values in (
         [ends.min, ends.max],
         [0, 127, -128, 254, 255, -127, 128],
@@ -87,7 +88,10 @@ def test_tables_of_any_whole_numbers_arrive_as_they_are(n_scores):
         np.arange(ends.min, ends.max, 1 << 24),
     ):
         tables = tuple(rng.choice(values, table.shape).astype(np.int32) for table in model.tables)
-        Conversation().ask(replace(model, tables=tables), query)
+        # beside the tables before, which are anything too, and alone
+        for beside, talking in ((True, talk), (False, Conversation())):
+            (packed,) = talking.ask(replace(model, tables=tables), query)
+            assert carried(packed)["tables"] is beside
 
 
 @pytest.mark.parametrize("kind", ["binary", "numeric"])
@@ -118,13 +122,13 @@ def test_the_table_of_log_loss_takes_less_than_two_kilobytes():
 def test_a_part_travels_once():
     talk, model, queries = Conversation(), model_of("binary"), queries_of("binary")
     (first,) = talk.ask(model, queries["main"])
-    assert set(carried(first)) == {"bins", "tables", "pairs", "trees", "gradient"}
+    assert set(carried(first)) == {"bins", "tables", "pairs", "trees", "gradient", "leaves"}
     # the same content in other objects
     (packed,) = talk.ask(model_of("binary"), queries_of("binary")["pairs"])
     assert not carried(packed)
     other = replace(model, tables=model_of("binary", 1).tables)
     (packed,) = talk.ask(other, queries["main"])
-    assert carried(packed) == {"tables": False}
+    assert carried(packed) == {"tables": True, "leaves": False}  # the query before had no leaves
     (packed,) = talk.ask(other, queries["choice"])
     assert carried(packed) == {"gradient": False}
     assert len(packed) < len(first)
@@ -142,6 +146,15 @@ def grown(kind, *numbers):
             value=largest.trees.value[:, :n],
         )
         yield replace(largest, trees=trees)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_with_other_bins_travel_whole(kind):
+    talk, query, model = Conversation(), queries_of(kind)["main"], model_of(kind)
+    talk.ask(model, query)
+    fewer = tuple(table[:-1] for table in model.tables)
+    (packed,) = talk.ask(replace(model, tables=fewer), query)
+    assert carried(packed) == {"tables": False}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,7 +231,7 @@ def test_a_shard_keeps_the_parts_of_the_last_message_alone():
     talk, query = Conversation(), queries_of("binary")["main"]
     for seed in range(4):
         talk.ask(model_of("binary", seed), query)
-    assert len(talk.shards[0]._held) == 5
+    assert len(talk.shards[0]._held) == 6
     assert isinstance(query, GradientQuery)
     assert not pickle.loads(pickle.dumps(talk.shards[0]))._held
 
