@@ -21,7 +21,7 @@ def _compiles_for(feature: str) -> bool:
     return not _config.DISABLE_JIT and f"+{feature}" in features.split(",")
 
 
-AVX512 = _compiles_for("avx512f")
+AVX512, AVX512_VBMI = _compiles_for("avx512f"), _compiles_for("avx512vbmi")
 
 
 def kernel(function: F) -> F:

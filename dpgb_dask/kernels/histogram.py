@@ -70,6 +70,18 @@ class Groups:
     n_bins: int
 
 
+def check_sizes(size: NDArray[np.int64]) -> None:
+    """Check that features have 1 to `MAX_CELLS` bins.
+
+    Raises
+    ------
+    ValueError
+        If one has not.
+    """
+    if len(size) and not 1 <= size.min() <= size.max() <= MAX_CELLS:
+        raise ValueError(f"A feature has a number of bins outside [1, {MAX_CELLS}].")
+
+
 @lru_cache(maxsize=256)
 def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
     """Group features of similar size: many small ones share at most ``most_cells`` cells, and a larger one is alone.
@@ -80,8 +92,7 @@ def groups_of(sizes: tuple[int, ...], most_cells: int = GROUP_CELLS) -> Groups:
         If a size is outside [1, MAX_CELLS].
     """
     size = np.array(sizes, np.int64)
-    if len(size) and not 1 <= size.min() <= size.max() <= MAX_CELLS:
-        raise ValueError(f"A feature has a number of bins outside [1, {MAX_CELLS}].")
+    check_sizes(size)
     order = np.argsort(size, kind="stable")
     start, cells = [0], []
     product = 1

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import AVX512, inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels import AVX512_VBMI, inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels.byte_tables import add_planes, plane_size, planes_of
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     LANES_BLOCK,
     MAX_CELLS,
+    check_sizes,
     find_key,
     groups_of,
     make_key,
@@ -43,10 +45,10 @@ from dpgb_dask.kernels.sides import (
     shared_splits,
     unit_block,
 )
-from dpgb_dask.kernels.small_tables import MOST_ENTRIES, add_small_tables, small_zeros
 
 BLOCK = 8192
 FOUR = 4  # groups of trees whose values are looked up in one loop
+TREES = 8  # or trees whose values are added before their sums are put together
 
 
 class Joint(NamedTuple):
@@ -64,42 +66,75 @@ class Joint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TableSet:
-    """Tables of several features, packed once by `pack_tables`: small ones for registers, one per group of the others.
+class JointTables:
+    """One joint table per group of features.
 
     Parameters
     ----------
-    n_features : int
-    small : (4 k,) int64
-        Features of the tables for registers; none where kernels have no such registers (`small_tables`).
-    small_table : (n_scores, 4 k, 32 or 64) int32, score steps
-    order : (n_other,) int64
-        Other features that have a table, group after group.
+    order : (n_active,) int64
+        Features that have a table, group after group.
     size : (n_active,) int64
         Their bins.
     start : (n_groups + 1,) int64
         Where each group starts in ``order``.
     n_joint : int
         Groups of several features; they come first.
-    n_scores : int
     joint : tuple of Joint, score steps
         A single feature has an entry for each of the 256 codes.
     """
 
-    n_features: int
-    small: NDArray[np.int64]
-    small_table: NDArray[np.int32]
     order: NDArray[np.int64]
     size: NDArray[np.int64]
     start: NDArray[np.int64]
     n_joint: int
-    n_scores: int
     joint: tuple[Joint, ...]
+
+    def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
+        """Add the entries of codes."""
+        for scores, table in self.joint:
+            add = _add_tables if isinstance(scores, int) else _add_tables_of_four
+            add(codes, self.order, self.size, self.start, self.n_joint, table, score[scores])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaneTables:
+    """Tables as planes of bytes, where kernels look these up in registers (`byte_tables`).
+
+    Parameters
+    ----------
+    order : (n_active,) int64
+        Features that have a table.
+    planes : (n_scores, n_active, n_planes, size) uint8
+    least : (n_scores,) int32, score steps
+    """
+
+    order: NDArray[np.int64]
+    planes: NDArray[np.uint8]
+    least: NDArray[np.int32]
+
+    def add(self, codes: NDArray[np.uint8], score: NDArray[np.int32]) -> None:
+        """Add the entries of codes."""
+        _add_planes(codes, self.order, self.planes, self.least, score)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableSet:
+    """Tables of several features, packed once by `pack_tables`.
+
+    Parameters
+    ----------
+    n_features, n_scores : int
+    packed : JointTables, PlaneTables or None
+    """
+
+    n_features: int
+    n_scores: int
+    packed: JointTables | PlaneTables | None
 
     @property
     def features(self) -> frozenset[int]:
         """Features that have a table."""
-        return frozenset(self.small.tolist()) | frozenset(self.order.tolist())
+        return frozenset() if self.packed is None else frozenset(self.packed.order.tolist())
 
 
 def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
@@ -115,27 +150,35 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
     ValueError
         If a table is not two-dimensional int32, tables differ in scores, or one has no or more than 256 entries.
     """
-    small: list[int] = []
     active: list[int] = []
-    small_parts: list[NDArray[np.int32]] = []
     parts: list[NDArray[np.int32]] = []
-    n_scores = 0
     for j, table in enumerate(tables):
         if table is None or not np.count_nonzero(table):
             continue
         if table.ndim != 2 or table.dtype != np.int32:
             raise ValueError("Every table must be (n_bins, n_scores) int32, in score steps.")
-        if n_scores not in (0, table.shape[1]):
+        if parts and table.shape[1] != parts[0].shape[0]:
             raise ValueError("Tables differ in scores. Give each a column per score.")
-        n_scores = table.shape[1]
-        if AVX512 and len(table) <= MOST_ENTRIES:
-            small.append(j)
-            small_parts.append(table.T)
-        else:
-            active.append(j)
-            parts.append(table.T)
+        active.append(j)
+        parts.append(table.T)
+    if not parts:
+        return TableSet(len(tables), 0, None)
+    pack = _planes if AVX512_VBMI else _joint_tables
+    return TableSet(len(tables), len(parts[0]), pack(active, parts))
+
+
+def _planes(active: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> PlaneTables:
+    size = np.array([part.shape[1] for part in parts])
+    check_sizes(size)
+    longest = plane_size(size.max())
+    place = np.minimum(np.arange(longest), size[:, None] - 1) + (np.cumsum(size) - size)[:, None]
+    order = readable("order", np.array(active, np.int64), np.int64, 1)
+    return PlaneTables(order, *planes_of(np.concatenate(parts, axis=1)[:, place]))
+
+
+def _joint_tables(active: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> JointTables:
     g = groups_of(tuple(part.shape[1] for part in parts))
-    joint = np.zeros((n_scores, len(g.cells), g.width), np.int32)
+    joint = np.zeros((len(parts[0]), len(g.cells), g.width), np.int32)
     position, start = g.order.tolist(), g.start.tolist()
     for k, cells in enumerate(g.cells.tolist()):
         own = [parts[p] for p in position[start[k] : start[k + 1]]]
@@ -143,23 +186,7 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
         if k >= g.n_joint:
             joint[:, k, cells:] = own[0][:, -1:]
     order = readable("order", np.array([active[p] for p in position], np.int64), np.int64, 1)
-    in_registers = _for_registers(small, small_parts, n_scores)
-    by_scores = _by_scores(joint)
-    return TableSet(
-        len(tables), *in_registers, order, g.size, g.start, g.n_joint, n_scores, by_scores
-    )
-
-
-def _for_registers(
-    feature: list[int], tables: list[NDArray[np.int32]], n_scores: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return small tables, (n_scores, bins) each, as `add_small_tables` takes them, and the feature of each."""
-    out = small_zeros(n_scores, len(tables), max((part.shape[1] for part in tables), default=0))
-    for t, part in enumerate(tables):
-        out[:, t, : part.shape[1]] = part
-        out[:, t, part.shape[1] :] = part[:, -1:]
-    of_each = np.array([*feature, *feature[-1:] * (out.shape[1] - len(feature))], np.int64)
-    return readable("small", of_each, np.int64, 1), readable("table", out, np.int32, 3)
+    return JointTables(order, g.size, g.start, g.n_joint, _by_scores(joint))
 
 
 def _sum_of(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
@@ -342,14 +369,16 @@ def _add_tables(
 
 
 @kernel
-def _add_small_tables(
+def _add_planes(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    feature: NDArray[np.int64],  # IN (4 k,)
-    table: NDArray[np.int32],  # IN (n_scores, 4 k, 32 or 64)
+    feature: NDArray[np.int64],  # IN (n_tables,)
+    planes: NDArray[np.uint8],  # IN (n_scores, n_tables, n_planes, size)
+    least: NDArray[np.int32],  # IN (n_scores,)
     score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
+    zero = np.int64(0)
     for k in range(score.shape[0]):
-        add_small_tables(codes, np.int64(0), feature, table[k], score[k])
+        add_planes(codes, zero, feature, planes[k], least[k], score[k])
 
 
 @kernel
@@ -410,14 +439,9 @@ def add_tables(
         )
     codes = readable("codes", codes, np.uint8, 2)
     writable("score", score, np.int32, 2)
-    if len(s.order) or len(s.small):
+    if s.packed is not None:
         _check_scores(s.n_scores, score)
-    if len(s.small):
-        _add_small_tables(codes, s.small, s.small_table, score)
-    if len(s.order):
-        for scores, table in s.joint:
-            add = _add_tables if isinstance(scores, int) else _add_tables_of_four
-            add(codes, s.order, s.size, s.start, s.n_joint, table, score[scores])
+        s.packed.add(codes, score)
 
 
 def _check_scores(n_scores: int, score: NDArray[np.int32]) -> None:
@@ -688,34 +712,39 @@ def _add_sharing_trees(
 
 
 @kernel
-def _add_small_trees(
+def _add_trees_by_planes(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows), at least a block's rows
     feature: NDArray[np.uint16],  # IN (n_trees, nodes)
     threshold: NDArray[np.uint8],  # IN (n_trees, nodes)
     mask_of: NDArray[np.int32],  # IN (n_trees, nodes)
     masks: NDArray[np.uint8],  # IN (n_masks, 256)
-    value: NDArray[np.int32],  # IN (n_scores, 4 k >= n_trees, 32 or 64)
-    order: NDArray[np.int64],  # IN (4,), 0, 1, 2, 3
+    planes: NDArray[np.uint8],  # IN (n_scores, n_trees, n_planes, size), of the values
+    least: NDArray[np.int32],  # IN (n_scores,)
+    order: NDArray[np.int64],  # IN (trees at a time,), 0, 1, …
     number: NDArray[np.int32],  # IN (n_trees, nodes), which of the splits a node has
     node: NDArray[np.int64],  # IN (n_splits, 2), tree and node of each
-    part: NDArray[np.uint8],  # scratch (4, rows of a block)
+    part: NDArray[np.uint8],  # scratch (trees at a time, rows of a block)
     part_read: NDArray[np.uint8],  # read-only view of it
     score: NDArray[np.int32],  # OUT (n_scores, n_rows), added to
 ) -> None:
-    """Like `_add_sharing_trees`, for values that registers hold: four trees at a time."""
+    """Like `_add_sharing_trees`, by planes of the trees' values."""
     n, rows = score.shape[1], part.shape[1]
+    n_scores, n_trees, _, _ = planes.shape
     side, leaf = memory_of_sides(node.shape[0], rows), part.view(np.uint64)
+    together = order.shape[0]
     for lo in range(0, n, rows):
         first, hi = unit_block(lo, n, rows)
         wide = hi - first
         find_sides(codes, first, feature, threshold, mask_of, masks, node, part[0, :wide], side)
-        for start in range(0, feature.shape[0], FOUR):
-            for t in range(start, min(feature.shape[0], start + FOUR)):
-                own = leaf[t - start, : wide // 8]
-                find_leaves_of_sides(side.view(np.uint64), number[t], own)
-            for s in range(score.shape[0]):
-                of_trees = value[s, start : start + FOUR]
-                add_small_tables(part_read, lo - first, order, of_trees, score[s, lo:hi])
+        for start in range(0, n_trees, together):
+            stop = min(n_trees, start + together)
+            for t in range(start, stop):
+                of_tree = leaf[t - start, : wide // 8]
+                find_leaves_of_sides(side.view(np.uint64), number[t], of_tree)
+            for s in range(n_scores):
+                low = least[s] if start == 0 else np.int32(0)
+                own, of_trees = score[s, lo:hi], planes[s, start:stop]
+                add_planes(part_read, lo - first, order[: stop - start], of_trees, low, own)
 
 
 @kernel
@@ -793,13 +822,12 @@ def add_trees(
         if shared is None:
             part = scratch_codes(together, BLOCK)
             _add_trees(codes, *trees, value, order, size, *part, score)
-        elif AVX512 and leaves <= MOST_ENTRIES:
-            part = scratch_codes(FOUR, rows_of_block(codes.shape[1]))
-            padded = small_zeros(len(value), n_trees, leaves)
-            padded[:, :n_trees, :leaves] = value
-            padded = readable("value", padded, np.int32, 3)
-            order = readable("order", np.arange(FOUR), np.int64, 1)
-            _add_small_trees(codes, *trees, padded, order, *shared, *part, score)
+        elif AVX512_VBMI:
+            part = scratch_codes(TREES, rows_of_block(codes.shape[1]))
+            order = readable("order", np.arange(TREES), np.int64, 1)
+            place = np.minimum(np.arange(plane_size(leaves)), leaves - 1)
+            planes = planes_of(value[:, :, place])
+            _add_trees_by_planes(codes, *trees, *planes, order, *shared, *part, score)
         else:
             part = scratch_codes(together, rows_of_block(codes.shape[1]))
             _add_sharing_trees(codes, *trees, value, order, size, *shared, *part, score)

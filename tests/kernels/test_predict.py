@@ -25,10 +25,10 @@ SIZES = (
 )  # in groups, and alone by fours and ones
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["registers", "joined"])
-def registers(request, monkeypatch):
-    """Either way of small tables, whatever this processor has: without AVX-512, their rows are added one by one."""
-    monkeypatch.setattr(predict, "AVX512", request.param)
+@pytest.fixture(autouse=True, params=[True, False], ids=["planes", "joined"])
+def by_planes(request, monkeypatch):
+    """Either way of tables, whatever this processor has: without AVX-512, planes are looked up row by row."""
+    monkeypatch.setattr(predict, "AVX512_VBMI", request.param)
     return request.param
 
 
@@ -185,13 +185,13 @@ def test_add_trees_over_several_blocks(depth):
         (8, 0.5, 3 * sides.UNIT),
     ],
 )
-def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, registers, monkeypatch):
+def test_trees_that_share_splits_have_the_same_leaves(depth, masked, n, by_planes, monkeypatch):
     feature, threshold, mask_of, masks, value = forest(23, depth, 5, masked)
     threshold = np.array([0, 90, 254, 255], np.uint8)[threshold // 64]  # beyond 255 lies no code
     trees = feature, threshold, np.minimum(mask_of, 1), masks
     monkeypatch.setattr(sides, "BEGIN", -1)  # stumps, and small trees, share little
     called = []
-    own = "_add_small_trees" if registers and depth <= 6 else "_add_sharing_trees"
+    own = "_add_trees_by_planes" if by_planes else "_add_sharing_trees"
     add, find = getattr(predict, own), route._sharing_tree_leaves
     monkeypatch.setattr(predict, own, lambda *a: (called.append(1), add(*a)))
     monkeypatch.setattr(route, "_sharing_tree_leaves", lambda *a: (called.append(2), find(*a)))
