@@ -1,8 +1,8 @@
-"""Tables added to scores byte by byte, from registers: AVX-512 looks up a byte of 64 rows by one or two instructions.
+"""Tables of bytes in registers, where AVX-512 looks up those of 64 rows by one or two instructions; maps, and scores.
 
-Entries are taken apart into planes: the lowest bytes of all, the second lowest, … A plane of 256 entries fills four
-registers. Sums of bytes take 16 bits, and are put together to scores after many tables. Elsewhere tables are joined, so
-that a row looks up one entry for several (`predict`).
+To add tables to scores, entries are taken apart into planes: the lowest bytes of all, the second lowest, … A plane of
+256 entries fills four registers. Sums of bytes take 16 bits, and are put together to scores after many tables. Without
+such registers tables are joined, so that a row looks up one entry for several (`predict`).
 """
 
 from typing import Any, cast
@@ -174,6 +174,42 @@ def _all(builder: Any, number: Any) -> Any:
 # Add the bytes of all planes to rows that fill registers, and return how many rows these are: arguments as of
 # `add_planes`, but at most `MOST_TABLES` tables. All arrays are C-contiguous; nothing is checked
 _add_whole = cast(Any, intrinsic(_in_registers))
+
+
+def _map_in_registers(_: Any, code: Any, map_: Any, out: Any) -> Any:
+    """Return how Numba types and compiles `_map_whole`."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        codes, entries, found = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        (n,) = _cgutils.unpack_tuple(builder, found.shape)
+        whole, step = builder.and_(n, n.type(-BYTES)), n.type(BYTES)
+        parts = [_load(builder, entries.data, k, _CODES) for k in range(0, PLANE_SIZES[-1], BYTES)]
+        with _cgutils.for_range_slice(builder, n.type(0), whole, step) as (at, _):
+            own = _load(builder, builder.gep(codes.data, [at]), 0, _CODES)
+            place = builder.bitcast(builder.gep(found.data, [at]), _CODES.as_pointer())
+            builder.store(_look_up(builder, parts, own), place, align=1)
+        return whole
+
+    return types.intp(code, map_, out), build
+
+
+# Write the entries of codes, as many as fill registers, and return how many these are: arguments as of `look_up`
+_map_whole = cast(Any, intrinsic(_map_in_registers))
+
+
+@inner
+def look_up(
+    codes: NDArray[np.uint8],  # IN (>= n,)
+    map_: NDArray[np.uint8],  # IN (256,)
+    out: NDArray[np.uint8],  # OUT (n,)
+) -> None:
+    """Write the entry of each code."""
+    done = _map_whole(codes, map_, out) if AVX512_VBMI else 0
+    for i in range(done, out.shape[0]):
+        out[i] = map_[codes[i]]
 
 
 @inner

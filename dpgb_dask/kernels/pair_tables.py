@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
+from dpgb_dask.kernels.byte_tables import look_up
 from dpgb_dask.kernels.histogram import (
     BLOCK,
     GROUP_CELLS,
     LANES_BLOCK,
     MAX_CELLS,
     beside,
-    look_up,
     runs,
     scatter_joint,
     scatter_joint_scores,

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.histogram import joint_sums, look_up, runs, scatter_one, unload
+from dpgb_dask.kernels.byte_tables import look_up
+from dpgb_dask.kernels.histogram import joint_sums, runs, scatter_one, unload
 from dpgb_dask.kernels.sides import (
     BYTE_DEPTH,
     find_leaves_of_sides,

@@ -16,7 +16,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import AVX512, inner, kernel, readable
-from dpgb_dask.kernels.histogram import MAX_CELLS, look_up
+from dpgb_dask.kernels.byte_tables import look_up
+from dpgb_dask.kernels.histogram import MAX_CELLS
 
 BYTE_DEPTH = 8  # up to this depth leaf numbers are uint8
 BLOCK = 1 << 14  # rows per inner loop: with fewer, the beginnings of loops cost more than L2 spares

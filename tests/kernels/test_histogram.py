@@ -48,6 +48,39 @@ def test_joint_sums_equals_the_dull_sum(n, sizes, max_abs):
     )
 
 
+@pytest.mark.parametrize("max_abs", [1 << 15, 1 << 27])
+@pytest.mark.parametrize("n_scores", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "n", [0, 1, 63, 9000]
+)  # more than a block, and registers that are not full
+def test_joint_sums_of_mapped_codes_are_those_of_their_groups(n, n_scores, max_abs):
+    rng = np.random.default_rng(n)
+    codes = rng.integers(0, 256, (6, n), np.uint8)
+    sizes = (32, 1, 256, 7, 90, 3)  # in groups, and alone
+    maps = np.stack([rng.integers(0, size, 256).astype(np.uint8) for size in sizes])
+    own = np.take_along_axis(maps, codes, 1)
+    g, h = rng.integers(-max_abs, max_abs, n), rng.integers(0, max_abs, n)
+    packed, want = some_scores(lambda g, h: naive_joint_sums(own, g, h, sizes), g, h, n_scores)
+    got = histogram.joint_sums(codes, packed, max_abs, sizes, maps)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_maps_pay_where_registers_hold_them_and_features_share_cells_then(monkeypatch):
+    for registers in (True, False):
+        monkeypatch.setattr(histogram, "AVX512_VBMI", registers)
+        assert histogram.maps_pay((32, 32), (180, 180)) is registers
+        assert not histogram.maps_pay((64, 64), (180, 180))
+        assert not histogram.maps_pay((5, 5), (6, 6))
+        assert not histogram.maps_pay((5,), (200,))
+
+
+def test_maps_of_another_shape_raise():
+    codes, packed = np.zeros((2, 3), np.uint8), np.zeros((1, 3), np.int64)
+    for shape in ((1, 256), (2, 255)):
+        with pytest.raises(ValueError, match=r"maps must be \(n_features, 256\)"):
+            histogram.joint_sums(codes, packed, 1, (2, 2), np.zeros(shape, np.uint8))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_joint_sums_are_the_same_for_any_split_of_the_rows(seed):
     sizes = SIZES[2]

@@ -31,7 +31,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.bin import cell_column
-from dpgb_dask.kernels.histogram import add_cells, joint_sums, padded
+from dpgb_dask.kernels.histogram import add_cells, joint_sums, maps_pay, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
 from dpgb_dask.kernels.shrink import shrink
@@ -370,10 +370,14 @@ class _Ask:
                 _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
                 if len(query.leaf_of_bin) != len(bins):
                     raise PlanError("leaf_of_bin of the query must have one map for each feature.")
-                sizes = tuple(len(leaf) for leaf in query.leaf_of_bin)
-                self._sums_of = lambda codes, packed: joint_sums(codes, packed, max_abs, sizes)
+                sizes, leaf = tuple(len(leaf) for leaf in query.leaf_of_bin), None
+                if maps_pay(query.n_leaves, sizes):
+                    sizes, leaf = query.n_leaves, np.stack([*map(padded, query.leaf_of_bin)])
+                self._sums_of = lambda codes, packed: joint_sums(
+                    codes, packed, max_abs, sizes, leaf
+                )
                 n_cells = sum(sizes)
-                self.finish = partial(_to_leaves, query)
+                self.finish = partial(_to_leaves, query, by_bin=leaf is None)
                 if isinstance(query, ReferenceSumsQuery):
                     self._shrink = _shrinking(query)
             case PairSumsQuery():
@@ -502,17 +506,19 @@ def _packed(gradient: Gradient, piece: Piece, score: NDArray[np.int32]) -> NDArr
     return packed
 
 
-def _to_leaves(query: MainSumsQuery, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add the bins of each leaf; of a `ReferenceSumsQuery`, return the totals and the leaves not kept back."""
-    starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
-    leaf = np.concatenate(
-        [
-            start + part.astype(np.int64)
-            for start, part in zip(starts, query.leaf_of_bin, strict=True)
-        ]
-    )
-    out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
-    np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
+def _to_leaves(query: MainSumsQuery, sums: NDArray[np.int64], *, by_bin: bool) -> NDArray[np.int64]:
+    """Return sums of leaves, of a `ReferenceSumsQuery` the totals and the leaves not kept back; first add up bins."""
+    out = sums.reshape(-1, query.n_scores, 2)
+    if by_bin:
+        starts = np.concatenate(([0], np.cumsum(query.n_leaves)[:-1]))
+        leaf = np.concatenate(
+            [
+                start + part.astype(np.int64)
+                for start, part in zip(starts, query.leaf_of_bin, strict=True)
+            ]
+        )
+        out = np.zeros((sum(query.n_leaves), query.n_scores, 2), np.int64)
+        np.add.at(out, leaf, sums.reshape(-1, query.n_scores, 2))
     if isinstance(query, ReferenceSumsQuery):
         # every row is in one leaf of the first feature
         total = out[: query.n_leaves[0]].sum(0, keepdims=True)

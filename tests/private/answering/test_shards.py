@@ -223,6 +223,19 @@ def test_answer_is_the_sum_over_rows(kind, name, weighted):
     np.testing.assert_array_equal(answer, naive_answer(kind, model, query, name, weighted))
 
 
+@pytest.mark.parametrize("name", ["main", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_leaves_are_summed_alike_by_leaf_and_by_bin(kind, name, monkeypatch):
+    """By leaf where registers map codes, by bin elsewhere: whatever this processor has."""
+    query, model = queries_of(kind)[name], model_of(kind)
+    answers = []
+    for pay in (True, False):
+        monkeypatch.setattr(shards, "maps_pay", lambda *_, pay=pay: pay)
+        answers.append(shard_of(kind, weighted=False).answer(model, query))
+        np.testing.assert_array_equal(answers[-1], naive_answer(kind, model, query, name, False))
+    np.testing.assert_array_equal(*answers)
+
+
 @pytest.mark.parametrize(("kind", "name"), SHARD_QUERIES)
 def test_what_is_made_for_a_query_is_freed_with_its_answer(kind, name, monkeypatch):
     made = []
