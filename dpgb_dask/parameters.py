@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from dpgb_dask import losses, recipes
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
-from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, check_unit_id
+from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, Target, check_unit_id
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
@@ -208,10 +208,21 @@ def declared(given: Any, kinds: tuple[str, ...], estimator: str) -> Schema:
     else:
         raise SchemaError(f"schema is a {type(given).__name__}. Give a Schema, a dict or a path.")
     if schema.target.type not in kinds:
-        raise SchemaError(
-            f"target type={schema.target.type!r} is not for {estimator}, which takes {' or '.join(kinds)}."
-        )
+        raise SchemaError(_other_target(schema.target, estimator))
     return schema
+
+
+def _other_target(target: Target, estimator: str) -> str:
+    """Say that a schema declares numbers where classes are needed, or classes where numbers are."""
+    if not target.classes:
+        return (
+            f"The schema declares numbers from {target.low:g} to {target.high:g} as its target, which DPGBRegressor"
+            f" predicts. {estimator} predicts classes: declare them, Schema(..., classes=[...])."
+        )
+    return (
+        f"The schema declares the classes {short(list(target.classes))} as its target, which DPGBClassifier predicts."
+        f" {estimator} predicts numbers: declare their bounds, Schema(..., target_bounds=(low, high))."
+    )
 
 
 def with_unit(schema: Schema, unit_id: str | None, max_rows_per_unit: Any) -> Schema:

@@ -399,6 +399,24 @@ def test_values_in_lists_never_decide_a_shape_or_type(binary_schema, odd, n_odd)
     DPGBRegressor(**(settings | {"schema": numbers})).fit(rows, labels)
 
 
+def test_a_target_of_the_other_estimator_is_told_how_to_declare_its_own():
+    """Two numbers in the place of ``classes`` are two classes, which bounds may be meant by."""
+    rows, features = np.zeros((9, 1)), {"x": (-5, 5)}
+    numbers = (
+        r"declares the classes \[-6, 6\] as its target, which DPGBClassifier predicts\. DPGBRegressor predicts"
+        r" numbers: declare their bounds, Schema\(\.\.\., target_bounds=\(low, high\)\)\."
+    )
+    with pytest.raises(SchemaError, match=numbers):
+        DPGBRegressor(epsilon=1, schema=Schema(features, (-6, 6))).fit(rows, rows[:, 0])
+    classes = (
+        r"declares numbers from -6 to 6 as its target, which DPGBRegressor predicts\. DPGBClassifier predicts"
+        r" classes: declare them, Schema\(\.\.\., classes=\[\.\.\.\]\)\."
+    )
+    bounds = Schema(features, target_bounds=(-6, 6))
+    with pytest.raises(SchemaError, match=classes):
+        DPGBClassifier(epsilon=1, schema=bounds).fit(rows, rows[:, 0])
+
+
 def test_lists_of_no_rows_train_as_arrays_do(binary_schema):
     settings = {"schema": binary_schema, "noise": SeededNoise(0), "random_state": 0}
     settings |= {"on_few_rows": "continue", "recipe": BRIEF}
