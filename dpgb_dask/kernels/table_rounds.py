@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
 from dpgb_dask.kernels.gradient import table_index
-from dpgb_dask.kernels.histogram import MAX_CELLS, PACKED, unload
+from dpgb_dask.kernels.histogram import HALF, MAX_CELLS, PACKED, unload
 from dpgb_dask.kernels.predict import gather_one
 from dpgb_dask.kernels.route import leaf_of_code, one_feature_of
 from dpgb_dask.losses import TABLE_SIZE
 
 BLOCK = 8192  # rows per inner loop: they stay in L2
+MOST_ROWS = HALF >> 15  # of a packed sum, whose rows have |g| and h of at most 2¹⁵ steps
 
 
 @inner
@@ -61,15 +62,18 @@ def _table_round(
         added[c] = change[min(c, change.shape[0] - 1), 0]
     entries, n = lookup.reshape(-1), score.shape[0]
     indices, sums = np.empty(BLOCK, np.uint16), np.zeros((4, MAX_CELLS), np.int64)
-    total = np.zeros((MAX_CELLS, 2), np.int64)
+    total, rows = np.zeros((MAX_CELLS, 2), np.int64), 0
     for lo in range(0, n, BLOCK):
         hi = min(n, lo + BLOCK)
         index = indices[: hi - lo]
         gather_one(codes[changed, lo:hi], added, score[lo:hi])
         table_index(score[lo:hi], label[lo:hi], index)
         _sum_entries(codes[only, lo:hi], index, entries, sums)
-        for part in range(4):
-            unload(sums[part], PACKED, total)
+        rows += hi - lo
+        if rows + BLOCK > MOST_ROWS or hi == n:
+            unload(sums[0] + sums[1] + sums[2] + sums[3], PACKED, total)
+            sums[:] = 0
+            rows = 0
     last = n_bins[only] - 1
     for c in range(MAX_CELLS):
         for t in range(out.shape[0]):
@@ -122,8 +126,8 @@ def table_round(
 
     Privacy
     -------
-    Private side. One row changes one leaf of each tree, by its own (g, h). Exact: a packed sum holds at most ``BLOCK``
-    rows.
+    Private side. One row changes one leaf of each tree, by its own (g, h). Exact: a packed sum holds at most
+    `MOST_ROWS` rows.
     """
     same_rows(codes=codes, label=label, score=score)
     if lookup.shape != (2, TABLE_SIZE) or change.shape[1:] != (1,) or len(n_bins) != len(codes):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_add_tables, naive_logistic, naive_tree_sums, pack
 
-from dpgb_dask.kernels.table_rounds import BLOCK, table_round
+from dpgb_dask.kernels.table_rounds import BLOCK, MOST_ROWS, table_round
 from dpgb_dask.losses import TABLE_SIZE, unpack
 
 N_BINS = np.array([12, 256, 3], np.int64)
@@ -38,8 +38,8 @@ def test_a_round_is_its_steps_one_after_the_other(n, feature):
     np.testing.assert_array_equal(sums, 1 + naive_tree_sums(codes, *splits, g, h))
 
 
-def test_rows_of_the_largest_gradient_do_not_overflow():
-    n = 3 * BLOCK
+@pytest.mark.parametrize("n", [3 * BLOCK, MOST_ROWS, MOST_ROWS + 1, 20 * BLOCK + 3])
+def test_rows_of_the_largest_gradient_do_not_overflow(n):
     codes, label, change, _, splits, score = rounds(n, 0)
     lookup = np.broadcast_to(pack(-(1 << 15), 1 << 15), (2, TABLE_SIZE)).copy()
     sums = np.zeros((2, 8, 2), np.int64)
