@@ -159,6 +159,29 @@ def enter_rounds(
             histogram.joint_sums(c, p, loss.max_abs, sizes)
 
     contest.enter("joint round", joint, n * M)
+    leaves = tuple(min(32, size) for size in sizes)  # which main effects ask about
+    maps = np.stack(
+        [
+            histogram.padded((np.arange(size) * few // size).astype(np.uint8))
+            for size, few in zip(sizes, leaves, strict=True)
+        ]
+    )
+
+    def catch_up() -> None:
+        for c, s in zip(codes, score, strict=True):
+            predict.add_tables(c, packed_tables, s)
+
+    def by_leaf() -> None:
+        for c, p in zip(codes, packed, strict=True):
+            histogram.joint_sums(c, p, loss.max_abs, leaves, maps)
+
+    def by_bin() -> None:
+        for c, p in zip(codes, packed, strict=True):
+            histogram.joint_sums(c, p, loss.max_abs, sizes)
+
+    contest.enter("joint catch-up", catch_up, n * M)
+    contest.enter("joint sums by leaf", by_leaf, n * M)
+    contest.enter("joint sums by bin", by_bin, n * M)
     steps = np.zeros((M, 256))
     for row, table in zip(steps, tables, strict=True):
         row[: len(table)] = table[:, 0] / 65536
