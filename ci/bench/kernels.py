@@ -160,7 +160,7 @@ def enter_rounds(
 
     contest.enter("joint round", joint, n * M)
     leaves = tuple(min(32, size) for size in sizes)  # which main effects ask about
-    maps = np.stack(
+    to_leaf = np.stack(
         [
             histogram.padded((np.arange(size) * few // size).astype(np.uint8))
             for size, few in zip(sizes, leaves, strict=True)
@@ -173,7 +173,7 @@ def enter_rounds(
 
     def by_leaf() -> None:
         for c, p in zip(codes, packed, strict=True):
-            histogram.joint_sums(c, p, loss.max_abs, leaves, maps)
+            histogram.joint_sums(c, p, loss.max_abs, leaves, to_leaf)
 
     def by_bin() -> None:
         for c, p in zip(codes, packed, strict=True):
