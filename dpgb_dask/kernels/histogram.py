@@ -710,10 +710,11 @@ def joint_sums(
 def maps_pay(sizes: Sequence[int], n_bins: Sequence[int]) -> bool:
     """Return whether to map codes to groups of bins before they are added up, instead of adding up bins to groups.
 
-    A row is added to a cell of each group of features. Registers map codes in a twentieth of the time that this takes.
+    A row is added to a cell of each group of features, and registers map a code in a 16th of the time that this takes.
+    Where features share cells, these are more: to save a third of the additions does not pay yet.
     """
     few, many = (len(groups_of(tuple(each)).cells) for each in (sizes, n_bins))
-    return AVX512_VBMI and few < many
+    return AVX512_VBMI and few + len(sizes) / 16 <= 0.6 * many
 
 
 def scores_at_once(n_scores: int, n_cells: int = 1) -> tuple[int | slice, ...]:

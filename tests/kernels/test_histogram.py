@@ -68,10 +68,13 @@ def test_joint_sums_of_mapped_codes_are_those_of_their_groups(n, n_scores, max_a
 def test_maps_pay_where_registers_hold_them_and_features_share_cells_then(monkeypatch):
     for registers in (True, False):
         monkeypatch.setattr(histogram, "AVX512_VBMI", registers)
-        assert histogram.maps_pay((32, 32), (180, 180)) is registers
-        assert not histogram.maps_pay((64, 64), (180, 180))
-        assert not histogram.maps_pay((5, 5), (6, 6))
+        assert histogram.maps_pay((32,) * 28, (180,) * 28) is registers
+        assert histogram.maps_pay((6,) * 5, (180,) * 5) is registers
+        assert not histogram.maps_pay((64,) * 28, (180,) * 28)
+        assert not histogram.maps_pay((5,) * 28, (6,) * 28)
         assert not histogram.maps_pay((5,), (200,))
+        # half of the features share cells anyway
+        assert not histogram.maps_pay((32, 2) * 14, (180, 2) * 14)
 
 
 def test_maps_of_another_shape_raise():
