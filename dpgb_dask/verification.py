@@ -11,6 +11,7 @@ make its digests agree. With a ledger, everything depends on the ledger: whoever
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.controller.ledger import Ledger
@@ -51,6 +52,7 @@ class Verification:
     __repr__ = __str__
 
 
+@spoken
 def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     """Compare a model file with itself and with the ledger that its fit charged.
 

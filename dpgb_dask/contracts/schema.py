@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.blanks import is_draft, open_facts, without_blanks
 from dpgb_dask.contracts.features import (
     MAX_CATEGORIES,
@@ -136,6 +137,7 @@ class Schema:
     ('age', 'sex')
     """
 
+    @spoken
     def __init__(
         self,
         features: Mapping[str, Any],
@@ -340,6 +342,7 @@ class Schema:
             )
         return schema
 
+    @spoken
     def save(self, path: str | Path) -> None:
         """Write the JSON form, which `load` reads.
 
@@ -356,6 +359,7 @@ class Schema:
         write_whole(file_of(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
 
     @classmethod
+    @spoken
     def load(cls, path: str | Path) -> "Schema":
         """Read a schema file.
 
@@ -405,6 +409,7 @@ class Schema:
         return data
 
     @classmethod
+    @spoken
     def draft(cls, source: Any, *, target: str | None = None, header: bool = False) -> Any:
         """Return the draft of a schema for data whose public facts are not written down yet.
 
@@ -440,6 +445,7 @@ class Schema:
         drafts = import_module("dpgb_dask.drafts")  # by its name, as below: it opens files
         return drafts.draft(source, target=target, header=header)
 
+    @spoken
     def check(
         self,
         X: Any,  # noqa: N803 - scikit-learn's name

@@ -27,6 +27,7 @@ from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
@@ -44,6 +45,7 @@ MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
 
+@spoken
 def read_csv(
     path: str | Path | Sequence[str | Path],
     *,

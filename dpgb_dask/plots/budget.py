@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.controller.ledger import Ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
 from dpgb_dask.display import floored
@@ -14,6 +15,7 @@ ROOMY = 40.0  # least share of the cap, in percent, that has room for a sentence
 WIDE = 9.0  # least share of the cap, in percent, that has room for words
 
 
+@spoken
 def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     """Draw the accounts of a ledger, or one of them: a bar from nothing to the cap.
 
