@@ -13,7 +13,7 @@ from dpgb_dask import losses, recipes
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, Target, check_unit_id
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger import Ledger, no_ledger
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.errors import PlanError, SchemaError, StructureError, listed, short
 from dpgb_dask.losses import Loss
@@ -43,7 +43,7 @@ def check_ledger(
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        raise PlanError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
+        raise PlanError(no_ledger(ledger))
     if noise is not None:
         raise PlanError(
             f"noise={type(noise).__name__} cannot charge a ledger account: a key that is not made by the"

@@ -86,7 +86,8 @@ def test_a_public_method_says_what_it_takes(kind, name):
         (lambda: Schema(FEATURES, labels=[0, 1]), "Schema() got an unexpected keyword argument 'labels'. It is"
          " 'classes' here."),
         (lambda: Schema(FEATURES, [0, 1], None, "y"), "Schema() too many positional arguments. Give the rest by name."),
-        (lambda: dpgb_dask.Numeric(min=1, high=2), "Numeric() missing a required argument: 'low'. 'min' is 'low' here."),
+        (lambda: dpgb_dask.Numeric(min=1, high=2), "Numeric() missing a required argument: 'low'. 'min' is 'low'"
+         " here."),
         (lambda: io.read_csv("a.csv", sep=";"), "read_csv() got an unexpected keyword argument 'sep'. It is 'delimiter'"
          " here."),
         (lambda: datasets.make_census(9, seed=1), "make_census() got an unexpected keyword argument 'seed'. It is"

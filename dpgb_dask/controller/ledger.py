@@ -114,6 +114,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def no_ledger(given: object) -> str:
+    """Return what to say of something else that is given for a ledger, such as its address."""
+    return f"ledger is a {type(given).__name__}. Give a dpgb_dask.Ledger, as in Ledger('sqlite:///budget.db')."
+
+
 def _outlasting(
     method: Callable[Concatenate["Ledger", P], T],
 ) -> Callable[Concatenate["Ledger", P], T]:
@@ -1260,6 +1265,10 @@ class Ledger:
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
         way_out = "Check that the address exists and can be written, that there is room, and no other process holds it."
+        if self._path is not None and self._path.is_dir():
+            way_out = "It is a folder: name a file in it."
+        elif self._path is not None and not self._path.parent.is_dir():
+            way_out = f"Its folder does not exist: make {str(self._path.parent)!r} first."
         file = getattr(error, "filename", None)  # on this machine
         if file and self._address.server:
             way_out = (

@@ -91,6 +91,8 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
         hint = f"Make a table of it: {name}.to_dataframe()."
     elif hasattr(data, "toarray"):
         hint = "Convert sparse data with .toarray()."
+    elif isinstance(data, str) and name != "X":
+        hint = "Give the column, not its name: table['…']."
     elif isinstance(data, str | os.PathLike):
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
     elif hasattr(data, "__arrow_c_stream__"):
