@@ -7,7 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpgb_dask import DPGBClassifier, DPGBError, DPGBRegressor, Ledger, Schema, plot_budget, verify
+from dpgb_dask import (
+    DPGBClassifier,
+    DPGBError,
+    DPGBRegressor,
+    Grouped,
+    Ledger,
+    Schema,
+    io,
+    plot_budget,
+    recipes,
+    verify,
+)
 
 SCHEMA = Schema({"age": (17, 90), "job": ["office", "field"]}, classes=[0, 1], target="rich")
 X = pd.DataFrame({"age": [20.0, 40.0, 60.0], "job": ["office", "field", "office"]})
@@ -193,3 +204,39 @@ def test_a_draft_of_an_unknown_target_names_one_like_it():
         DPGBError, match=r"target='rich' is no column of the data\. Name one that is\.$"
     ):
         Schema.draft(X, target="rich")
+
+
+def test_a_declaration_that_a_schema_refuses_can_still_be_shown():
+    """The groups as keys, each with a list of values, is the other way round."""
+    for mapping in ({"Berlin": ["10115", "10117"]}, ["Berlin"], 7):
+        feature = Grouped(mapping)
+        assert repr(feature).startswith("Grouped(")
+        with pytest.raises(
+            DPGBError, match=r"^feature 'zip': .*(give text|as in \{'10115': 'Berlin'\})"
+        ):
+            Schema({"zip": feature}, classes=[0, 1])
+
+
+def test_a_data_set_for_its_rows_is_told_what_it_holds(tmp_path, model):
+    io.write_dataset(tmp_path / "people.zarr", X, Y, schema=SCHEMA)
+    data = io.open_dataset(tmp_path / "people.zarr")
+    fresh = DPGBClassifier(schema=SCHEMA)
+    for call in (lambda: model[0].predict(data), lambda: fresh.fit(data, data.y)):
+        with pytest.raises(DPGBError, match=r" Give what it holds: data\.X\.$"):
+            call()
+
+
+def test_of_several_files_the_one_that_is_not_there_is_named(tmp_path):
+    X.to_csv(tmp_path / "a.csv", index=False)
+    for names in (["a.csv", "b.csv"], ["b.csv", "a.csv"], ["b.csv"]):
+        with pytest.raises(DPGBError, match=r"^'[^']*b\.csv' does not exist\. Give a file of "):
+            io.read_csv([tmp_path / name for name in names])
+    with pytest.raises(DPGBError, match=r"^'[^']*c\*\.csv' does not exist\. Give a file of "):
+        io.read_csv(tmp_path / "c*.csv")
+
+
+def test_stages_that_are_no_tuple_are_refused():
+    with pytest.raises(
+        DPGBError, match=r"^stages of 'mine' is a Bins\. Give a tuple of stages, as in "
+    ):
+        recipes.Plan("mine", "me", recipes.Bins())

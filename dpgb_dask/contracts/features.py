@@ -135,7 +135,11 @@ class Grouped:
             settle(self, mapping=tuple(self.mapping.items()))
 
     def __repr__(self) -> str:
-        return f"Grouped({len(self.mapping)} values in {len(self.groups)} groups, missing={self.missing})"
+        try:
+            said = f"{len(self.mapping)} values in {len(self.groups)} groups"
+        except (TypeError, ValueError):  # no pairs, or lists for groups: a schema refuses it
+            said = short(self.mapping)
+        return f"Grouped({said}, missing={self.missing})"
 
     @property
     def groups(self) -> tuple[Any, ...]:

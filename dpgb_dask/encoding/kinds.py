@@ -83,6 +83,8 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     part = data[0] if isinstance(data, list | tuple) and data else data
     if isinstance(part, Delayed) or type(part).__module__ == "distributed.client":
         hint = "Make a collection of it: dask.dataframe.from_delayed, or dask.array.from_delayed."
+    elif name in getattr(data, "_fields", ()):  # a data set of this library
+        hint = f"Give what it holds: data.{name}."
     elif part is not data:
         hint = "Make one of its parts: pandas.concat, dask.dataframe.concat, or numpy.concatenate."
     elif isinstance(data, Mapping) and name == "X":
