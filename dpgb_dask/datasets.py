@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.plan import PublicRng
 from dpgb_dask.contracts.schema import Schema
@@ -26,6 +27,7 @@ MARRIED = ("no", "yes")
 TARGET = "high_income"
 
 
+@spoken
 def make_census(
     n: int = 100_000, *, chunks: int = 10_000, random_state: int = 0
 ) -> "tuple[dd.DataFrame, Schema]":

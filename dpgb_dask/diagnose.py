@@ -258,16 +258,17 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     names = names_of(X)
     known = {*schema.names, *schema.ignore, schema.target.name, schema.unit_id}
     strange = [] if names is None else [name for name in names if name not in known]
+    if strange and isinstance(X, xr.Dataset):
+        check_beside(names or (), X.coords, schema)
+    missing = [] if names is None else [name for name in schema.names if name not in names]
+    if missing:
+        others = f", not declared={listed(map(str, strange))}" if strange else ""
+        leave_out = ", or list those to leave out in 'ignore'" if strange else ""
+        raise SchemaError(
+            f"columns do not match the schema: missing={listed(missing)}{others}. Rename or add columns{leave_out}."
+        )
     if not strange:
         return X, ()
-    if isinstance(X, xr.Dataset):
-        check_beside(names or (), X.coords, schema)
-    missing = [name for name in schema.names if name not in (names or ())]
-    if missing:
-        raise SchemaError(
-            f"columns do not match the schema: missing={listed(missing)}, not declared={listed(map(str, strange))}."
-            " Rename or add columns, or list those to leave out in 'ignore'."
-        )
     told = tuple(map(str, strange))
     if isinstance(X, pd.DataFrame | dd.DataFrame):
         return X[[name for name in X.columns if name in known]], told

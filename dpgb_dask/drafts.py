@@ -32,7 +32,7 @@ from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.values import cell
-from dpgb_dask.whole_files import file_of, write_whole
+from dpgb_dask.whole_files import file_of, unwritten, write_whole
 from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 BLANKS = {
@@ -175,10 +175,18 @@ class SchemaDraft(Mapping[str, Any]):
         ----------
         path : str or path
             A file that is there is replaced.
+
+        Raises
+        ------
+        StructureError
+            If the file cannot be written.
         """
         # a lone surrogate, which UTF-8 does not have, as JSON's own escape
         text = f"{self}\n".encode(errors="backslashreplace")
-        write_whole(file_of(path), text)
+        try:
+            write_whole(file_of(path), text)
+        except OSError as error:
+            raise unwritten(path, error) from None
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":
@@ -277,7 +285,11 @@ def _width(source: Any) -> int:
 def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
     if target is not None and column_name(target) not in types:
-        hint = f" {ONE_COLUMN}" if len(types) == 1 else did_you_mean(target, types)
+        hint = (
+            f" {ONE_COLUMN}"
+            if len(types) == 1
+            else did_you_mean(target, types) or " Name one that is."
+        )
         raise SchemaError(f"target={target!r} is no column of the data.{hint}")
     features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}

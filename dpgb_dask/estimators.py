@@ -21,6 +21,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import inferred, losses, parameters
+from dpgb_dask.calls import spoken
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
@@ -39,7 +40,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.losses import Loss
 from dpgb_dask.matching import Columns, check_choice, default_names, in_order
-from dpgb_dask.parameters import INFER, spoken
+from dpgb_dask.parameters import INFER
 from dpgb_dask.private.reading.ingest import column_of, read_source
 from dpgb_dask.progress import Bar
 from dpgb_dask.released import explain, export, outputs
@@ -806,6 +807,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         to_sql(self._content(), path, dialect=dialect, table=table, keep=keep, has_exp=has_exp)
 
     @classmethod
+    @spoken
     def load(cls, path: str | Path) -> Self:
         """Read a model file.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
-from dpgb_dask.encoding.structure import is_numbered
+from dpgb_dask.encoding.structure import is_numbered, match_width
 from dpgb_dask.errors import (
     PlanError,
     PrefixedColumnsWarning,
@@ -97,7 +97,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     SchemaError
         If a prefixed name may mean several features, or several columns may mean one feature.
     StructureError
-        If an array has another number of columns than a list names.
+        If an array has another number of columns than a list names, or than the schema has features.
     UnsupportedCollectionError
         If X is sparse or of an unknown kind.
 
@@ -130,6 +130,8 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     refuse_other_chunks(X, "X")
     if getattr(X, "ndim", 2) != 2:
         return X  # no table: the reader raises the error
+    if order is None:
+        match_width(X.shape[1], schema)
     if chosen is None:
         _warn_of_position(schema, _numbers_of(X, schema.n_features))
     if order is None or not isinstance(chosen, list):
@@ -256,9 +258,10 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     missing = [name for name in schema.names if name not in columns]
     extra = [name for name in columns if name not in _declared(schema)]
     if missing or extra:
+        lacks = f": missing={listed(missing)}." if missing else "."
         strange = " It has names that the schema does not declare." if extra else ""
         raise PlanError(
-            f"columns= does not match the schema: missing={listed(missing)}.{strange} Name every feature; other columns"
+            f"columns= does not match the schema{lacks}{strange} Name every feature; other columns"
             " must be in the schema's 'ignore', or be its unit or target."
         )
     return [columns.index(name) for name in schema.names]
@@ -304,7 +307,8 @@ def _reordered(
     """Return the features of an array in the schema's order; with further columns, as a DataArray with names."""
     if X.shape[1] != len(columns):
         raise StructureError(
-            f"X has no column names and another number of columns than the {len(columns)} that columns= names."
+            f"X has no column names and another number of columns than the {len(columns)} that columns= names. Name all"
+            " columns of X there, in their order, and no others."
         )
     names = [*schema.names, *others]
     keep = [*order, *map(columns.index, others)]

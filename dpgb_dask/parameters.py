@@ -1,12 +1,10 @@
 """Meaning and checks of the estimators' parameters, before any data are read."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import wraps
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -15,88 +13,14 @@ from dpgb_dask import losses, recipes
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
 from dpgb_dask.contracts.plan import Plan
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema, Target, check_unit_id
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger import Ledger, no_ledger
 from dpgb_dask.controller.noise import NoiseSource
-from dpgb_dask.errors import PlanError, SchemaError, StructureError, did_you_mean, listed, short
+from dpgb_dask.errors import PlanError, SchemaError, StructureError, listed, short
 from dpgb_dask.losses import Loss
 from dpgb_dask.names import FEW_ROWS
 from dpgb_dask.scalars import is_listing, is_number, plain_text, python_scalar, whole_number
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 INFER = "infer"
-
-
-# what other libraries call a parameter of the estimators, as in docs/parameters.md
-ELSEWHERE = {
-    name: ours
-    for ours, names in {
-        "epsilon": "eps",
-        "schema": "privacy_bounds privacy_target_min privacy_target_max",
-        "recipe": "booster tree_method boosting",
-        "loss": "objective",
-        "n_estimators": "max_iter max_rounds num_boost_round num_iterations n_rounds",
-        "learning_rate": "eta",
-        "max_depth": "max_leaves",
-        "max_bins": "max_bin",
-        "class_weight": "scale_pos_weight is_unbalance",
-        "monotonic_cst": "monotone_constraints",
-        "interaction_cst": "interaction_constraints interactions exclude",
-        "columns": "feature_names",
-        "random_state": "seed random_seed",
-        "verbose": "verbosity",
-        "callbacks": "callback",
-    }.items()
-    for name in names.split()
-}
-CLOSE = 0.7  # a keyword this like one of ours is a misspelt one
-
-
-def spoken(method: Callable[P, T]) -> Callable[P, T]:
-    """Let a call of a method with other arguments than it takes name the object's own class, and what may be meant.
-
-    Python would name the class that the method is written in, which is no public one. Its signature stays what it is:
-    scikit-learn reads the parameters of an estimator from it.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are others than the method takes; it names keywords and no values.
-    """
-    takes = signature(method)
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            takes.bind(*args, **kwargs)
-        except TypeError as error:
-            way_out = _way_out(kwargs, takes, str(error)) if args else " Call it on an object."
-            wrong = f"{_call_of(args, method.__name__)} {error}.{way_out}"
-        else:
-            return method(*args, **kwargs)
-        raise TypeError(wrong)
-
-    return call
-
-
-def _call_of(args: tuple[Any, ...], method: str) -> str:
-    if not args:  # of a class, as DPGBClassifier.fit(): which one is not told
-        return f"{method}()"
-    name = type(args[0]).__name__
-    return f"{name}()" if method == "__init__" else f"{name}.{method}()"
-
-
-def _way_out(given: Mapping[str, Any], takes: Signature, wrong: str) -> str:
-    """Return what to give instead of an unknown keyword, or of arguments that are not to be given by position."""
-    known = [name for name in takes.parameters if name != "self"]
-    for name in given:
-        if name not in known:
-            ours = ELSEWHERE.get(name)
-            if ours in known:
-                return f" It is {ours!r} here."
-            return did_you_mean(name, known, CLOSE) or f" It takes {', '.join(known)}."
-    return " Give the rest by name." if "positional" in wrong else ""
 
 
 def infers(schema: Any) -> bool:
@@ -119,7 +43,7 @@ def check_ledger(
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        raise PlanError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
+        raise PlanError(no_ledger(ledger))
     if noise is not None:
         raise PlanError(
             f"noise={type(noise).__name__} cannot charge a ledger account: a key that is not made by the"

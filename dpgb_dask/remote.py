@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dpgb_dask.errors import StructureError, kind_of
-from dpgb_dask.whole_files import name_of, path_of, write_whole
+from dpgb_dask.whole_files import name_of, path_of, unwritten, write_whole
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
@@ -184,9 +184,7 @@ def put(path: Any, data: str | bytes) -> None:
     try:
         write_whole(place, raw)
     except OSError as error:
-        raise StructureError(
-            f"{str(path)!r} cannot be written: {error.strerror}. Make room, or write it elsewhere."
-        ) from None
+        raise unwritten(path, error) from None
 
 
 def check_writable(url: str) -> None:

@@ -11,11 +11,12 @@ make its digests agree. With a ledger, everything depends on the ledger: whoever
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger import Ledger, no_ledger
 from dpgb_dask.controller.ledger_book import Record
-from dpgb_dask.errors import DPGBError, ResumeError, VerificationError
+from dpgb_dask.errors import DPGBError, LedgerError, ResumeError, VerificationError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor, of_file
 from dpgb_dask.released.export import bands_to_dict, fit_digest, load, model_to_dict, shares_to_dict
 from dpgb_dask.released.report import PrivacyReport
@@ -51,6 +52,7 @@ class Verification:
     __repr__ = __str__
 
 
+@spoken
 def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     """Compare a model file with itself and with the ledger that its fit charged.
 
@@ -77,7 +79,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     VerificationError
         If the file has a format without digests, or does not agree with the ledger.
     LedgerError
-        If the ledger does not agree with itself, or does not know the fit.
+        If ``ledger`` is none, does not agree with itself, or does not know the fit.
 
     Notes
     -----
@@ -88,6 +90,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     -------
     Released and public values only.
     """
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise LedgerError(no_ledger(ledger))
     file = load(path)  # refuses a file whose digests do not agree
     model = of_file(file, path)  # refuses a report whose claims do not follow
     report = model.privacy_report_
@@ -116,7 +120,7 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
         return Verification(tuple(agreed), (f"the ledger: {why}",), report.private)
     if report.account is None:
         raise VerificationError(
-            f"Fit {report.fit_id} charged no ledger, by its report: none can know it."
+            f"Fit {report.fit_id} charged no ledger, by its report: none can know it. Verify the file without one."
         )
     ledger.verify()
     record = ledger.record(report.fit_id)

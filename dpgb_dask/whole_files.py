@@ -74,6 +74,17 @@ def folder_of(path: Path) -> Path:
     return Path(os.path.realpath(path)).parent
 
 
+def unwritten(path: object, error: OSError) -> StructureError:
+    """Return the error of a file that cannot be written, of a name that a caller gave."""
+    way_out = {
+        errno.ENOENT: "Make its folder first",
+        errno.EISDIR: "Name a file in it",
+    }.get(error.errno or 0, "Make room")
+    return StructureError(
+        f"{str(path)!r} cannot be written: {error.strerror}. {way_out}, or write it elsewhere."
+    )
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file, and put it in place once it is complete and on disk; until then what was there stays.
 

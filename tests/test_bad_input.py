@@ -250,12 +250,23 @@ def test_schema_files_that_cannot_be_read_are_refused(
 def test_target_of_the_other_kind_is_refused(
     ledger, binary_schema, regression_schema, features, labels
 ):
-    for kind, schema in ((DPGBRegressor, binary_schema), (DPGBClassifier, regression_schema)):
+    for kind, schema, way_out in (
+        (
+            DPGBRegressor,
+            binary_schema,
+            r"declare their bounds, Schema\(\.\.\., target_bounds=\(low, high\)\)\.$",
+        ),
+        (
+            DPGBClassifier,
+            regression_schema,
+            r"declare them, Schema\(\.\.\., classes=\[\.\.\.\]\)\.$",
+        ),
+    ):
         estimator = kind(schema=schema, ledger=ledger, account=ACCOUNT)
         check_refused(
             ledger,
             SchemaError,
-            "target type",
+            way_out,
             lambda e=estimator: e.fit(features, labels),
             estimator,
         )

@@ -14,12 +14,23 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 import dpgb_dask
-from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser
-from dpgb_dask.errors import BudgetExceededError, DPGBError, kind_of
+from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser, in_flags
+from dpgb_dask.errors import (
+    BudgetExceededError,
+    DPGBError,
+    PlanError,
+    ResumeError,
+    SchemaError,
+    StructureError,
+    kind_of,
+)
 
 DAMAGED = "a compressed file is damaged, or ends too early: copy it, or write it, again"
 # such an error may quote a value
 UNKNOWN = "an error that is not of dpgb_dask; the rest of it may hold values and is not said"
+
+# what is wrong is what was given; the others speak of ledgers and machines
+OF_USE = (PlanError, ResumeError, SchemaError, StructureError)
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
@@ -149,7 +160,9 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.flush()  # here, so that a full disk is said like any other error
         return code
     except DPGBError as error:
-        return _fail(error, BUDGET if isinstance(error, BudgetExceededError) else ERROR)
+        said = in_flags(str(error), options) if isinstance(error, OF_USE) else error
+        code = BUDGET if isinstance(error, BudgetExceededError) else ERROR
+        return _fail(error, code, f"{type(error).__name__}: {said}")
     except _unpacking() as error:
         return _fail(error, ERROR, f"{kind_of(error)}: {DAMAGED}")
     except OSError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from dpgb_dask.calls import CLOSE, ELSEWHERE
 from dpgb_dask.errors import (
     ClusterError,
     DPGBError,
@@ -35,6 +36,15 @@ first line names the columns, which commas separate (tabs in .tsv) unless --deli
 is read on its own and is one row, blank lines aside: text in quotes may hold commas, and no line breaks."""
 TEXT_FIT = f"""{TEXT_LINES}
 A line that cannot be read, or has another number of fields, is a row of missing values: it weighs nothing in a fit."""
+
+
+# parameters of Python whose flags have other names
+FLAGS = {
+    "interaction_cst": "--interaction",
+    "monotonic_cst": "--monotonic",
+    "sample_weight": "--weight",
+    "unit_id": "--unit",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,7 +76,32 @@ class Parser(argparse.ArgumentParser):
                 super().error(
                     f"{message}: {word} is an option of other commands, or stands behind its command."
                 )
+            ours = flag_of(ELSEWHERE.get(word[2:].replace("-", "_"), ""))
+            hint = f" It is {ours} here." if ours in known else did_you_mean(word, known, CLOSE)
+            super().error(f"{message}{hint}")
         super().error(f"{message}{did_you_mean(word, known)}")
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter in Python."""
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def in_flags(said: str, options: argparse.Namespace) -> str:
+    """Return an error that names parameters of Python with the flags that a command has for them."""
+    given = vars(options)
+
+    def named(found: re.Match[str]) -> str:
+        name, flag = found[1], flag_of(found[1])
+        own = flag[2:].replace("-", "_")
+        if own not in given or flag not in Parser.flags:
+            return name
+        # a plain word is one only with its value, and what was not given comes from a file
+        is_one = given[own] is not None if found[2] else "_" in name
+        return flag if is_one else name
+
+    # names of columns and files stand in quotes
+    return re.sub(r"(?<![\w.'/-])([a-z_]+)(?!\w|=True|=False)(?=(=?))", named, said)
 
 
 def local_file(text: str) -> Path:
@@ -157,10 +192,9 @@ def _columns(text: str) -> str | list[str]:
 
 def positive(text: str) -> int:
     """Read a whole number above zero."""
-    value = int(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 @contextmanager

@@ -62,6 +62,11 @@ def schema_of(options: argparse.Namespace) -> Schema:
     if options.target is not None and options.target != facts["target"]["name"]:
         ignore.add(facts["target"]["name"])
         facts["target"]["name"] = options.target
+    if weight is not None and weight in (*facts["features"], facts["target"]["name"]):
+        what = "a feature" if weight in facts["features"] else "the target"
+        raise SchemaError(
+            f"--weight {weight!r} is {what} of the schema. Name a column that is neither, or change the schema."
+        )
     facts["ignore"] = sorted(ignore - {facts["target"]["name"]})
     # here and not later: the units of a file are read as they stand in it
     unit, most = getattr(options, "unit", None), getattr(options, "max_rows_per_unit", 1)
@@ -381,10 +386,12 @@ def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
 def beside(
     options: argparse.Namespace, schema: Schema, X: Any, columns: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return the target and the weights, the columns besides the features."""
+    """Return the target and the weights, the columns besides the features; a table needs that of the unit, too."""
     target = schema.target.name
     y = column("--target", columns, target, *(() if isinstance(X, dd.DataFrame) else ("y",)))
     weight = None if options.weight is None else column("--weight", columns, options.weight)
+    if schema.unit_id is not None and isinstance(X, dd.DataFrame):
+        column("--unit", dict.fromkeys(X.columns), schema.unit_id)
     return y, weight
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpgb_dask.calls import spoken_init
 from dpgb_dask.display import exact
 from dpgb_dask.errors import SchemaError, did_you_mean, listed, short
 from dpgb_dask.frozen import settle
@@ -33,6 +34,7 @@ PARTS = ("days", "year", "month", "weekday", "hour")
 USUAL_PARTS = ("days", "month", "weekday")
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Numeric:
     """A numeric feature with public bounds.
@@ -53,6 +55,7 @@ class Numeric:
     missing: bool = False
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Categorical:
     """A categorical feature with its public list of categories; any other value is "other".
@@ -69,6 +72,7 @@ class Categorical:
     missing: bool = False
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Bool:
     """A feature that is true or false: True, 1, "true" and "1" are the same; any other value is "other".
@@ -82,6 +86,7 @@ class Bool:
     missing: bool = False
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Datetime:
     """Dates, or dates with times, between a public first and a public last day.
@@ -106,6 +111,7 @@ class Datetime:
     missing: bool = False
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Grouped:
     """A categorical feature of many values, which a public mapping takes to at most 250 groups.
@@ -129,7 +135,11 @@ class Grouped:
             settle(self, mapping=tuple(self.mapping.items()))
 
     def __repr__(self) -> str:
-        return f"Grouped({len(self.mapping)} values in {len(self.groups)} groups, missing={self.missing})"
+        try:
+            said = f"{len(self.mapping)} values in {len(self.groups)} groups"
+        except (TypeError, ValueError):  # no pairs, or lists for groups: a schema refuses it
+            said = short(self.mapping)
+        return f"Grouped({said}, missing={self.missing})"
 
     @property
     def groups(self) -> tuple[Any, ...]:
@@ -137,6 +147,7 @@ class Grouped:
         return tuple(dict.fromkeys(group for _, group in self.mapping))
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Hashed:
     """A categorical feature of unlisted values, which a fixed hash takes to at most 250 buckets (docs/schema.md §4).

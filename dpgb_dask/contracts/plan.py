@@ -657,7 +657,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse a plan that would make a fit fail after its charge."""
-        given: Any  # a caller may have put anything there
+        given: Any = self.stages  # a caller may have put anything there
+        if not isinstance(given, tuple | list):
+            raise PlanError(
+                f"stages of {self.name!r} is a {type(given).__name__}. Give a tuple of stages, as in (Bins(), Start())."
+            )
         for given in self.stages:
             # the digest of a plan hashes what its stages print, and a dataclass prints its options
             if not isinstance(given, Stage) or not is_dataclass(given):

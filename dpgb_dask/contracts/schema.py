@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.blanks import is_draft, open_facts, without_blanks
 from dpgb_dask.contracts.features import (
     MAX_CATEGORIES,
@@ -40,7 +41,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.scalars import is_listing, is_number, python_scalar, whole_number
 from dpgb_dask.values import is_missing, listed_values
-from dpgb_dask.whole_files import file_of, write_whole
+from dpgb_dask.whole_files import file_of, unwritten, write_whole
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -136,6 +137,7 @@ class Schema:
     ('age', 'sex')
     """
 
+    @spoken
     def __init__(
         self,
         features: Mapping[str, Any],
@@ -340,6 +342,7 @@ class Schema:
             )
         return schema
 
+    @spoken
     def save(self, path: str | Path) -> None:
         """Write the JSON form, which `load` reads.
 
@@ -350,12 +353,17 @@ class Schema:
 
         Raises
         ------
-        OSError
+        StructureError
             If the file cannot be written.
         """
-        write_whole(file_of(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        text = f"{json.dumps(self.to_dict(), indent=1)}\n"
+        try:
+            write_whole(file_of(path), text.encode())
+        except OSError as error:
+            raise unwritten(path, error) from None
 
     @classmethod
+    @spoken
     def load(cls, path: str | Path) -> "Schema":
         """Read a schema file.
 
@@ -405,6 +413,7 @@ class Schema:
         return data
 
     @classmethod
+    @spoken
     def draft(cls, source: Any, *, target: str | None = None, header: bool = False) -> Any:
         """Return the draft of a schema for data whose public facts are not written down yet.
 
@@ -440,6 +449,7 @@ class Schema:
         drafts = import_module("dpgb_dask.drafts")  # by its name, as below: it opens files
         return drafts.draft(source, target=target, header=header)
 
+    @spoken
     def check(
         self,
         X: Any,  # noqa: N803 - scikit-learn's name
@@ -574,7 +584,10 @@ def target_of(name: Any, classes: Any, bounds: Any) -> Target:
             raise SchemaError(f"classes={short(given)} must be a list of labels.")
         labels = tuple(given)
         if not 2 <= len(labels) <= MAX_CATEGORIES:
-            raise SchemaError(f"classes must be 2 to {MAX_CATEGORIES} different labels.")
+            raise SchemaError(
+                f"classes must be 2 to {MAX_CATEGORIES} different labels, such as [0, 1]. Numbers to"
+                " predict are declared by target_bounds=(low, high)."
+            )
         if any(map(is_missing, labels)):
             raise SchemaError(
                 "classes hold a missing value (null, None or NaN), and a missing label is none: its rows weigh nothing."
@@ -589,8 +602,9 @@ def target_of(name: Any, classes: Any, bounds: Any) -> Target:
     )
     low, high = map(finite, pair) if len(pair) == 2 else (None, None)
     if low is None or high is None or low >= high:
+        said = f"={short(bounds)}" if len(pair) == 2 else ""  # a longer one may be the targets
         raise SchemaError(
-            "target_bounds must be two finite numbers, low below high, from public knowledge."
+            f"target_bounds{said} must be two finite numbers, low below high, from public knowledge."
         )
     if high / 2 - low / 2 < sys.float_info.min:  # targets are scaled by it: it must not underflow
         raise SchemaError(

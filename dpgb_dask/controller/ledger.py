@@ -34,6 +34,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DataError, IntegrityError, InvalidRequestError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.queries import ChoiceQuery, GradientQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.spending import Spending
 from dpgb_dask.controller import account_units
@@ -113,6 +114,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def no_ledger(given: object) -> str:
+    """Return what to say of something else that is given for a ledger, such as its address."""
+    return f"ledger is a {type(given).__name__}. Give a dpgb_dask.Ledger, as in Ledger('sqlite:///budget.db')."
+
+
 def _outlasting(
     method: Callable[Concatenate["Ledger", P], T],
 ) -> Callable[Concatenate["Ledger", P], T]:
@@ -169,6 +175,7 @@ class Ledger:
     3.0
     """
 
+    @spoken
     def __init__(self, url: str) -> None:
         self._address = Address.read(url)
         self._path = self._address.path
@@ -233,6 +240,7 @@ class Ledger:
 
     # -- for people ----------------------------------------------------------------------------------------------
 
+    @spoken
     @_outlasting
     def open_account(
         self,
@@ -309,6 +317,7 @@ class Ledger:
                     "A cap never changes. Open an account under another name."
                 )
 
+    @spoken
     def remaining(self, name: str) -> float:
         """Return the largest epsilon that one more fit at the account's delta may ask; 0.0 when nothing is left.
 
@@ -329,6 +338,7 @@ class Ledger:
             return account.epsilon
         return epsilon_left(account, account.delta, pure=account.analysis == "pure")
 
+    @spoken
     @_outlasting
     def account(self, name: str) -> Account:
         """Return an account: its cap, and what of it is spent.
@@ -346,6 +356,7 @@ class Ledger:
         with self._reading() as book:
             return book.account(name)
 
+    @spoken
     @_outlasting
     def accounts(self) -> Listing[Account]:
         """Return all accounts, by name; none where there is no ledger yet."""
@@ -355,6 +366,7 @@ class Ledger:
         except LedgerMissingError:
             return Listing()
 
+    @spoken
     @_outlasting
     def history(self, name: str) -> Listing[Entry]:
         """Return the entries of an account, oldest first.
@@ -373,6 +385,7 @@ class Ledger:
             book.account(name)
             return book.history(name)
 
+    @spoken
     @_outlasting
     def fits(self, name: str) -> Listing[Record]:
         """Return the records of the fits of an account, oldest first.
@@ -391,6 +404,7 @@ class Ledger:
             book.account(name)
             return book.records(name)
 
+    @spoken
     @_outlasting
     def settle(self, fit_id: str) -> int:
         """Close an unfinished fit for good, and charge only the rounds it opened.
@@ -450,6 +464,7 @@ class Ledger:
             return False
         return answers > len(book.opened(fit_id))
 
+    @spoken
     @_outlasting
     def verify(self) -> Checked:
         """Verify the whole chain, compare accounts and fits with it, and compare it with the head beside the ledger.
@@ -514,6 +529,7 @@ class Ledger:
             book.add_restored(max(heads)[0] if heads else None)
         return True
 
+    @spoken
     @_outlasting
     def grant(self, kind: str, role: str) -> None:
         """Let a role of the database server use the ledger; only the role that owns the ledger can.
@@ -533,6 +549,7 @@ class Ledger:
         with self._owning() as connection:
             grant(connection, kind, role)
 
+    @spoken
     @_outlasting
     def revoke(self, role: str) -> None:
         """Take from a role of the database server all that `grant` gave.
@@ -1248,6 +1265,10 @@ class Ledger:
                 f"{text}The server went away, and did not come back within {OUTAGE_SECONDS:g} s."
             )
         way_out = "Check that the address exists and can be written, that there is room, and no other process holds it."
+        if self._path is not None and self._path.is_dir():
+            way_out = "It is a folder: name a file in it."
+        elif self._path is not None and not self._path.parent.is_dir():
+            way_out = f"Its folder does not exist: make {str(self._path.parent)!r} first."
         file = getattr(error, "filename", None)  # on this machine
         if file and self._address.server:
             way_out = (

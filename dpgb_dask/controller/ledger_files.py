@@ -96,7 +96,7 @@ class Address:
         ):
             raise LedgerError(
                 "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
-                f"{_url_of_path(text)}"
+                f"{_meant_url(text)}"
             )
         if url.drivername == "postgresql+psycopg":
             return cls(url)
@@ -462,9 +462,11 @@ class Legacy:
                 left.rmdir()  # a folder that is not empty stays
 
 
-def _url_of_path(text: object) -> str:
+def _meant_url(text: object) -> str:
     """Return the question whether a path was meant as a SQLite address; "" for what is none, or may hold a password."""
     name = os.fspath(text) if isinstance(text, str | os.PathLike) else ""
+    if isinstance(name, str):  # two slashes, where a host would follow
+        name = name.removeprefix("sqlite://")
     if not isinstance(name, str) or not name or ":" in name or "@" in name:
         return ""
     return f" Did you mean 'sqlite:///{name}'?"

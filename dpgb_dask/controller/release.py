@@ -261,7 +261,9 @@ class Controller:
     ) -> "Controller":
         """Take over a fit, if everything that decides its queries is the same."""
         if ledger is None or not ledger.durable:
-            raise ResumeError(f"resume={fit_id!r} needs the ledger that the fit was charged to.")
+            raise ResumeError(
+                f"resume={fit_id!r} needs the ledger that the fit was charged to. Give ledger and account."
+            )
         if noise is not None:
             raise ResumeError("A resumed fit goes on with its own key. Leave noise=None.")
         fit = ledger.look(fit_id)

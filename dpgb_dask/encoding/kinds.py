@@ -83,6 +83,8 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     part = data[0] if isinstance(data, list | tuple) and data else data
     if isinstance(part, Delayed) or type(part).__module__ == "distributed.client":
         hint = "Make a collection of it: dask.dataframe.from_delayed, or dask.array.from_delayed."
+    elif name in getattr(data, "_fields", ()):  # a data set of this library
+        hint = f"Give what it holds: data.{name}."
     elif part is not data:
         hint = "Make one of its parts: pandas.concat, dask.dataframe.concat, or numpy.concatenate."
     elif isinstance(data, Mapping) and name == "X":
@@ -91,6 +93,8 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
         hint = f"Make a table of it: {name}.to_dataframe()."
     elif hasattr(data, "toarray"):
         hint = "Convert sparse data with .toarray()."
+    elif isinstance(data, str) and name != "X":
+        hint = "Give the column, not its name: table['…']."
     elif isinstance(data, str | os.PathLike):
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
     elif hasattr(data, "__arrow_c_stream__"):

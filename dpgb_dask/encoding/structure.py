@@ -182,10 +182,10 @@ def check_columns(block: Any, schema: Schema, *, target: bool = False) -> tuple[
     if isinstance(block, pd.DataFrame):
         return frame_positions(block, schema)
     if isinstance(block, tuple):
-        return _match_width(len(block), schema)
+        return match_width(len(block), schema)
     if getattr(block, "ndim", None) != 2:
         raise no_table(block)
-    return _match_width(block.shape[1], schema)
+    return match_width(block.shape[1], schema)
 
 
 def no_table(data: Any, name: str = "X") -> StructureError:
@@ -205,7 +205,7 @@ def no_table(data: Any, name: str = "X") -> StructureError:
 def frame_positions(frame: pd.DataFrame, schema: Schema) -> tuple[int, ...]:
     """Return the position of every feature in a frame: by name, or by position where columns are numbered."""
     if is_numbered(frame.columns):  # as if made from an array: match by position, as for arrays
-        return _match_width(len(frame.columns), schema)
+        return match_width(len(frame.columns), schema)
     return match_names(frame.columns, schema)
 
 
@@ -214,7 +214,8 @@ def is_numbered(names: Iterable[Any]) -> bool:
     return all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in names)
 
 
-def _match_width(width: int, schema: Schema) -> tuple[int, ...]:
+def match_width(width: int, schema: Schema) -> tuple[int, ...]:
+    """Return the positions of the features in an array without names; refuse one of another width."""
     if width != schema.n_features:
         raise StructureError(
             f"X has no column names and another number of columns than the {schema.n_features} features of the schema: "

@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 from dask.delayed import delayed
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.features import Datetime, Feature, Grouped, Hashed
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import category_cells
@@ -49,6 +50,7 @@ class Dataset(NamedTuple):
         return f"Dataset({self.schema!r})"
 
 
+@spoken
 def open_dataset(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
     """Open a data set; only its structure is read.
 

@@ -27,6 +27,7 @@ from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
@@ -44,6 +45,7 @@ MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
 
+@spoken
 def read_csv(
     path: str | Path | Sequence[str | Path],
     *,
@@ -144,8 +146,13 @@ def read_csv(
     with reading(said, hint):
         files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
         paths = shown(found, given, options)
-        if not paths or not files.exists(paths[0]):
-            raise StructureError(f"{said!r} does not exist. {hint}")
+        # what a pattern found is there
+        lacking = [
+            path for path in paths[: 1 if len(given) == 1 else None] if not files.exists(path)
+        ]
+        if lacking or not paths:
+            named = said if len(given) == 1 else (*lacking, said)[0]
+            raise StructureError(f"{named!r} does not exist. {hint}")
         check_once(files, paths, said)
         if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
             # fsspec would take it for plain text

@@ -14,6 +14,7 @@ from dask.delayed import Delayed, delayed
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
@@ -28,6 +29,7 @@ from dpgb_dask.private.reading.rows import Source, chunk_rows, failed_to_load, l
 from dpgb_dask.zarr_arrays import Recorded, Shards
 
 
+@spoken
 def write_dataset(
     path: str | Path,
     X: Any,

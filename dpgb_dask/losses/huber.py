@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpgb_dask.calls import spoken_init
 from dpgb_dask.losses.contract import RESIDUAL_BITS, GradientOptions, Loss, check_share
 from dpgb_dask.losses.gradients import Gradient, SquaredGradient
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Huber(Loss):
     """Huber loss: squared within ``delta`` of the target and linear beyond, that is, with clipped residuals.

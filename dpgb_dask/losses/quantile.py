@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpgb_dask.calls import spoken_init
 from dpgb_dask.losses.contract import CORNER, GradientOptions, Loss, check_share
 from dpgb_dask.losses.gradients import GRAD_ONE, Gradient, SlopeGradient
 
 
+@spoken_init
 @dataclass(frozen=True, slots=True)
 class Quantile(Loss):
     """Pinball loss: the gradient is 1 - ``quantile`` above the target and -``quantile`` below; nothing is clipped.

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.calls import spoken
+from dpgb_dask.controller.ledger import Ledger, no_ledger
 from dpgb_dask.controller.ledger_book import ENDED, Account, Record
 from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError
@@ -14,6 +15,7 @@ ROOMY = 40.0  # least share of the cap, in percent, that has room for a sentence
 WIDE = 9.0  # least share of the cap, in percent, that has room for words
 
 
+@spoken
 def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
     """Draw the accounts of a ledger, or one of them: a bar from nothing to the cap.
 
@@ -37,7 +39,7 @@ def plot_budget(ledger: Ledger, account: str | None = None) -> Any:
         If it is no ledger, or there is no such account, or none at all.
     """
     if not isinstance(ledger, Ledger):
-        raise LedgerError(f"ledger is a {type(ledger).__name__}. Give a dpgb_dask.Ledger.")
+        raise LedgerError(no_ledger(ledger))
     accounts = ledger.accounts() if account is None else (ledger.account(account),)
     if not accounts:
         raise LedgerError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.display import apart
 from dpgb_dask.errors import PlanError, did_you_mean, short
 from dpgb_dask.plots.style import (
@@ -38,6 +39,7 @@ CLASSES = 6  # most classes that one panel tells apart: one colour each
 CROWDED = 0.1  # a numeric axis is drawn on a symmetric log scale if 90 % of rows lie in less than this part of it
 
 
+@spoken
 def plot_model(
     explanation: GlobalExplanation,
     *,

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.plots.style import GREY, dress, in_power, new_figure, plain, power_of, up_and_down
 from dpgb_dask.released.explain import LocalExplanation
@@ -14,6 +15,7 @@ from dpgb_dask.scalars import whole_number
 MOST = 12  # most terms that are drawn on their own
 
 
+@spoken
 def plot_row(
     explanation: LocalExplanation, row: int = 0, *, column: int = 0, title: str = ""
 ) -> Any:

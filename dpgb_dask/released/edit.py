@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, PairTable, no_trees
@@ -78,6 +79,7 @@ class Editor:
         target = brief(self.schema.target.name)
         return f"Editor of {target!r}: {brief(told, MOST // 2)}; done() gives the estimator"
 
+    @spoken
     def monotone(self, feature: str, direction: int = 1) -> "Editor":
         """Let the score never fall where a numeric feature grows, or never grow; tables, pairs and trees included.
 
@@ -100,6 +102,7 @@ class Editor:
             )
         return self._with({"kind": "monotone", "feature": feature, "direction": direction})
 
+    @spoken
     def clamp(
         self,
         term: str | Sequence[str],
@@ -143,6 +146,7 @@ class Editor:
             }
         )
 
+    @spoken
     def remove(self, term: str | Sequence[str]) -> "Editor":
         """Let a term add nothing.
 
@@ -159,6 +163,7 @@ class Editor:
         """
         return self._with({"kind": "remove", "term": list(self._features(term))})
 
+    @spoken
     def done(self) -> Any:
         """Return a new fitted estimator with the changes; the edited one stays as it is."""
         return self.finish(self.edits, self.model)

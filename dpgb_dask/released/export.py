@@ -36,6 +36,7 @@ from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
 
 FORMAT = "dpgb_dask model"
+GIVE_MODEL = "Give a file that model.save or dpgb-dask fit wrote."
 # format 1 had no links, and trees split by thresholds alone; format 2 had no digests; those of format 3 did not cover
 # the order of the schema's features, and of the values of a mapping, which is that of the model's columns and groups
 VERSION = 4
@@ -210,11 +211,11 @@ def load(path: str | Path) -> ModelFile:
         ) from None
     except ValueError as error:
         raise StructureError(
-            f"Model file {str(path)!r} is not JSON{where_json_breaks(error)}."
+            f"Model file {str(path)!r} is not JSON{where_json_breaks(error)}. {GIVE_MODEL}"
         ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise StructureError(
-            f"{str(path)!r} is not a model file of this library: its 'format' is not {FORMAT!r}."
+            f"{str(path)!r} is not a model file of this library: its 'format' is not {FORMAT!r}. {GIVE_MODEL}"
         )
     version: Any = data.get("version")
     whole = isinstance(version, int) and not isinstance(version, bool)

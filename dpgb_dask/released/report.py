@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.display import brief, exact
@@ -134,6 +135,7 @@ class PrivacyReport:
         """Return the fields that reports did not have before model files had digests."""
         return frozenset({"draws", "build", "unverified", "stopped", "warnings", "shares"})
 
+    @spoken
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, as it stands in a model file."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in BESIDE}
@@ -193,16 +195,19 @@ class PrivacyReport:
             for receipt in self.receipts
         ]
 
+    @spoken
     def to_json(self) -> str:
         """Return the whole report as JSON text, with the promise in words, the digests and the edits."""
         beside = {name: getattr(self, name) for name in BESIDE}
         told = {"promise": promise(self), **self.to_dict(), **beside}
         return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
 
+    @spoken
     def to_html(self) -> str:
         """Return the whole report as one HTML page, for the screen and for paper; names and labels are escaped."""
         return as_page(f"Privacy report of fit {self.fit_id}", sections(self))
 
+    @spoken
     def to_text(self, width: int = WIDTH) -> str:
         """Return the whole report as text.
 

@@ -2,6 +2,7 @@
 
 import hashlib
 
+from dpgb_dask.calls import spoken
 from dpgb_dask.controller.noise import KEY_BYTES
 from dpgb_dask.errors import PlanError, short
 from dpgb_dask.scalars import whole_number
@@ -25,6 +26,7 @@ class SeededNoise:
     refused.
     """
 
+    @spoken
     def __init__(self, seed: int) -> None:
         whole = whole_number(seed)
         if whole is None:

@@ -30,7 +30,7 @@ def test_constraints_are_those_of_python(place, people, capsys):
         (("--monotonic", "agee=1"), "unexpected feature names: ['agee']"),
         (("--monotonic", "age=1", "--monotonic", "age=-1"), "names ['age'] more than once"),
         (("--interaction", "pairwise", "--interaction", "x,z"), "pairwise stands alone"),
-        (("--interaction", "x,zz"), "interaction_cst holds 'zz'"),
+        (("--interaction", "x,zz"), "--interaction holds 'zz'"),
     ],
 )
 def test_wrong_constraints_are_one_line_and_no_charge(place, capsys, options, words):

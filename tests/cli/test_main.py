@@ -22,7 +22,7 @@ from thinned import one_of_each, thinned
 
 from dpgb_dask import DPGBClassifier, Ledger, __version__, names, recipes
 from dpgb_dask.cli import COMMANDS, add_to
-from dpgb_dask.cli.options import Parser
+from dpgb_dask.cli.options import Parser, in_flags
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
@@ -37,6 +37,51 @@ def test_output_is_written_in_an_encoding_that_lacks_a_letter(place, encoding, m
     assert "model written to" in text
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--n-estimators", 0), "PlanError: --n-estimators=0 must be a whole number"),
+        (("--loss", "squared_error"), "PlanError: --loss='squared_error' does not serve a binary target."),
+        (("--memory-limit", "lots"), "PlanError: --memory-limit='lots' must be"),
+        (("--monotonic", "nope=1"), "PlanError: --monotonic contains unexpected feature names: ['nope']."),
+        (("--interaction", "x,nope"), "PlanError: --interaction holds 'nope': give names of features,"),
+        (("--max-rows-per-unit", 3), "PlanError: --max-rows-per-unit=3 needs a --unit: without one,"),
+        (("--unit", "x"), "SchemaError: --unit='x' is also a feature."),
+        (("--unit", "nope"), "StructureError: column 'nope' is not in the data. Name another with --unit;"),
+        (("--target", "x"), "SchemaError: --target='x' is also a feature."),
+        (("--weight", "x"), "SchemaError: --weight 'x' is a feature of the schema. Name a column that is neither,"),
+        (("--weight", "target"), "SchemaError: --weight 'target' is the target of the schema. Name a column that is"),
+        (("--delimiter", ";;"), "StructureError: --delimiter=';;' must be one character"),
+        (("--resume", "abc"), "ResumeError: --resume='abc' needs the ledger"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_flags_of_the_command(options, said, place, capsys, monkeypatch):
+    monkeypatch.setattr(Parser, "flags", set())  # as in a process of its own
+    schema = ("--schema", place / "schema.json")
+    assert run("fit", place / "people.csv", *schema, "--out", place / "m.json", *BUDGET, *options)
+    assert f"dpgb-dask: {said}" in capsys.readouterr().err
+    assert not (place / "m.json").exists()
+
+
+def test_only_what_a_command_takes_becomes_a_flag():
+    options = argparse.Namespace(recipe="auto", target=None, unit=None, overwrite=True)
+    for name in ("recipe", "target", "unit", "overwrite"):
+        Parser().add_argument(f"--{name}")
+    for said, told in (
+        ("recipe='x' is unknown", "--recipe='x' is unknown"),
+        ("it needs a unit_id: without", "it needs a --unit: without"),
+        ("the rule of recipe 'x'", "the rule of recipe 'x'"),
+        # of a file, and no flag was given
+        ("target='age' is also a feature", "target='age' is also a feature"),
+        ("max_weight=0 must be", "max_weight=0 must be"),
+        # a column, a file and a flag without a value
+        ("missing=['unit_id']", "missing=['unit_id']"),
+        ("'recipe=1.csv' does not exist", "'recipe=1.csv' does not exist"),
+        ("replace it: overwrite=True", "replace it: overwrite=True"),
+    ):
+        assert in_flags(said, options) == told
+
+
 def test_misspelt_words_are_recognised(place, capsys, monkeypatch):
     elsewhere = "is an option of other commands, or stands behind its command."
     for arguments, words in (
@@ -48,6 +93,12 @@ def test_misspelt_words_are_recognised(place, capsys, monkeypatch):
         (("check", "d.csv", "--keep", "id"), f"--keep {elsewhere}"),
         (("--schema=s.json", "check", "d.csv"), f"--schema {elsewhere}"),
         (("ledger", "shw", "x"), "Did you mean 'show'?"),
+        (("fit", "d.csv", *BUDGET, "--out", "o", "--seed", 3), " 3 It is --random-state here."),
+        (("fit", "d.csv", *BUDGET, "--out", "o", "--monotone-constraints", 1), "It is --monotonic"),
+        # nothing is like it: --version and --keep are not
+        (("fit", "d.csv", *BUDGET, "--out", "o", "--verbose"), "arguments: --verbose\n"),
+        (("demo", "--rows", "x"), "--rows: 'x' is not a whole number above 0"),
+        (("demo", "--rows", 0), "--rows: '0' is not a whole number above 0"),
         (
             ("ledger", "open", "u", "a", "--epsilon", 1, "--delta", 1, "--analysis", "zcpd"),
             "'zcdp'?",
@@ -107,7 +158,7 @@ def test_help_says_how_csv_lines_are_read(command, fate, capsys):
 @pytest.mark.parametrize("limit", ["1.5", "-1GiB", "nan", "0", "GiB", "", "many", "True"])
 def test_memory_limits_that_are_none_are_refused(place, limit, capsys):
     assert run("fit", place / "people.csv", *model_of(place), f"--memory-limit={limit}") == 1
-    assert f"memory_limit={limit!r} must be a whole number of bytes" in capsys.readouterr().err
+    assert f"--memory-limit={limit!r} must be a whole number of bytes" in capsys.readouterr().err
 
 
 def test_errors_name_flags_and_commands(place, monkeypatch, capsys):
@@ -178,7 +229,7 @@ FIT = ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.
         ((*FIT, "--loss", "huber:0.2"), "loss='huber'"),
         ((*FIT, "--loss", "quantile:high"), "must be a number"),
         ((*FIT, "--loss", "log_loss:2"), "only ['huber', 'quantile'] have an option"),
-        ((*FIT, "--max-depth", "40"), "max_depth=40"),
+        ((*FIT, "--max-depth", "40"), "--max-depth=40"),
     ],
 )
 def test_errors_are_one_clear_line(place, arguments, words, capsys):

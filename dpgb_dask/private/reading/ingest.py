@@ -481,7 +481,7 @@ class _Third(NamedTuple):
 
 def _lengths_differ() -> StructureError:
     return StructureError(
-        "X, y and sample_weight have different numbers of rows. Line them up first."
+        "X, y and sample_weight have different numbers of rows. Give each row one target, and one weight or none."
     )
 
 

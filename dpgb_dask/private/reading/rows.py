@@ -154,7 +154,8 @@ def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
     parts = [part for part in (*columns, *rows[1:]) if part is not None]
     if any(len(part) != n for part in parts):
         raise StructureError(
-            "X, y and sample_weight have different numbers of rows in a chunk. Line them up first."
+            "X, y and sample_weight have different numbers of rows in a chunk. Give each row one target, and one"
+            " weight or none; of Dask, take all of them from one table."
         )
     return rows
 
