@@ -258,7 +258,7 @@ def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     names = names_of(X)
     known = {*schema.names, *schema.ignore, schema.target.name, schema.unit_id}
     strange = [] if names is None else [name for name in names if name not in known]
-    if strange and isinstance(X, xr.Dataset):
+    if isinstance(X, xr.Dataset):
         check_beside(names or (), X.coords, schema)
     missing = [] if names is None else [name for name in schema.names if name not in names]
     if missing:
