@@ -272,7 +272,7 @@ def pack_partitions(maps: Sequence[NDArray[np.uint8]]) -> PackedPartitions:
     runs = [np.bincount(m) - 1 for m, fits in zip(maps, ordered, strict=True) if fits]
     others = [m for m, fits in zip(maps, ordered, strict=True) if not fits]
     return PackedPartitions(
-        np.packbits(ordered).tobytes(),
+        np.packbits(np.array(ordered, bool)).tobytes(),  # of no map, too
         bytes((m[-1] if fits else len(m) - 1) for m, fits in zip(maps, ordered, strict=True)),
         shortest(b"".join(run.astype(np.uint8).tobytes() for run in runs)),
         shortest(b"".join(m.tobytes() for m in others)),

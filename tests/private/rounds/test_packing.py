@@ -128,7 +128,7 @@ def test_partitions_come_back():
         np.array([0, 2], np.uint8),
         np.array([3], np.uint8),
     ]
-    for own in (maps, maps[:5], maps[5:]):
+    for own in (maps, maps[:5], maps[5:], []):
         found = unpack_partitions(passed_on(pack_partitions(own)))
         assert len(found) == len(own)
         for map_, want in zip(found, own, strict=True):
