@@ -108,7 +108,8 @@ def unpack_lines(
         left[own] |= part.astype(np.int64) << bit
     left = (left >> 1) ^ -(left & 1)
     halves = np.frombuffer(packed.halves, np.uint8)
-    left = np.where(np.repeat(halves == 2, sizes), _sums(left, starts, sizes), left)
+    if (halves == 2).any():
+        left = np.where(np.repeat(halves == 2, sizes), _sums(left, starts, sizes), left)
     for line in np.flatnonzero(halves == 1):
         row = left[starts[line] : starts[line] + sizes[line]]
         row[:] = list(accumulate(row.tolist(), lambda last, step: step + (last >> 1)))
