@@ -15,13 +15,19 @@ _njit: Any = numba.njit  # its types leave out the options that say what is not 
 _config: Any = numba.config
 
 
-def _compiles_for(feature: str) -> bool:
-    """Return whether kernels are compiled for a processor that has a feature, in LLVM's words."""
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return not _config.DISABLE_JIT and f"+{feature}" in features.split(",")
+def _compiles_for(*features: str) -> bool:
+    """Return whether kernels are compiled for a processor that has some features, in LLVM's words.
+
+    One that is switched off takes those that build on it along, even if they are switched on beside it: name all.
+    """
+    _, _, given = cpu_target.target_context.codegen().magic_tuple()
+    known = given.split(",")
+    have = all(f"+{name}" in known and f"-{name}" not in known for name in features)
+    return have and not _config.DISABLE_JIT
 
 
-AVX512, AVX512_VBMI = _compiles_for("avx512f"), _compiles_for("avx512vbmi")
+AVX512 = _compiles_for("avx", "avx2", "avx512f")
+AVX512_VBMI = AVX512 and _compiles_for("avx512bw", "avx512vbmi")
 
 
 def kernel(function: F) -> F:

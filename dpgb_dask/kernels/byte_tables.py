@@ -1,8 +1,15 @@
 """Tables of bytes in registers, where AVX-512 looks up those of 64 rows by one or two instructions; maps, and scores.
 
 To add tables to scores, entries are taken apart into planes: the lowest bytes of all, the second lowest, … A plane of
-256 entries fills four registers. Sums of bytes take 16 bits, and are put together to scores after many tables. Without
-such registers tables are joined, so that a row looks up one entry for several (`predict`).
+256 entries fills four registers. Bytes are added up in words of 16 bits, of which a register holds half as many; as
+words, the bytes that were looked up for rows 0, 1, 2, … are
+
+    found             row 0 + 2⁸ · row 1    row 2 + 2⁸ · row 3    …
+    found >> 8        row 1                 row 3                 …
+
+Both are added up for all tables, the first modulo 2¹⁶. The second is the sums of odd rows; the first, less 2⁸ times the
+second, those of even rows. They are added to the scores in the end, times 2⁸ᵖ where they are of plane p. Without such
+registers tables are joined, so that a row looks up one entry for several (`predict`).
 """
 
 from typing import Any, cast
@@ -21,9 +28,9 @@ TWO = 2  # planes that are looked up at once: codes are loaded once for both
 PLANE_SIZES = (BYTES, 2 * BYTES, 4 * BYTES)
 MOST_TABLES = 257  # whose largest bytes add up to 16 bits
 _cgutils: Any = cgutils  # which has no types
-_CODES, _SUMS, _SCORES = (
-    ir.VectorType(ir.IntType(bits), n) for bits, n in ((8, BYTES), (16, BYTES // 2), (32, BYTES))
-)
+_CODES = ir.VectorType(ir.IntType(8), BYTES)  # of 64 rows; or bytes that were looked up for them
+_SUMS = ir.VectorType(ir.IntType(16), BYTES // 2)  # of every other row
+_SCORES = ir.VectorType(ir.IntType(32), BYTES)  # of 64 rows, in four registers
 
 
 def plane_size(n_entries: int) -> int:
@@ -66,11 +73,13 @@ def _in_registers(_: Any, codes: Any, lo: Any, column: Any, planes: Any, score: 
         n_tables, n_planes, size = _cgutils.unpack_tuple(builder, byte.shape)
         (n,) = _cgutils.unpack_tuple(builder, out.shape)
         zero = n.type(0)
+        # rows that fill all registers of a loop, and that fill one
         many, whole = (builder.and_(n, n.type(-BYTES * k)) for k in (REGISTERS, 1))
+        # LLVM keeps them in registers; two for each plane and register of rows
         memory = [_cgutils.alloca_once(builder, _SUMS) for _ in range(2 * TWO * REGISTERS)]
 
         def add(own_size: int, at: Any, plane: Any, n_registers: int) -> None:
-            """Add two planes of all tables to the scores of some registers of rows."""
+            """Add two planes of all tables, from ``plane`` on, to the scores of registers of rows, from ``at`` on."""
             each = [(p, k) for p in range(TWO) for k in range(n_registers)]
             sums = {own: memory[2 * j : 2 * j + 2] for j, own in enumerate(each)}
             for place in memory[: 2 * len(each)]:
@@ -78,7 +87,7 @@ def _in_registers(_: Any, codes: Any, lo: Any, column: Any, planes: Any, score: 
             with _cgutils.for_range(builder, n_tables) as loop:
                 row = builder.add(builder.mul(loop.index, n_planes), plane)
                 data = builder.gep(byte.data, [builder.mul(row, size)])
-                registers = range(0, TWO * own_size, BYTES)
+                registers = range(0, TWO * own_size, BYTES)  # the two planes lie side by side
                 parts = [_load(builder, data, k, _CODES) for k in registers]
                 of_table = builder.load(builder.gep(order.data, [loop.index]))
                 begin = builder.add(builder.mul(of_table, stride), builder.add(first, at))
@@ -103,6 +112,7 @@ def _in_registers(_: Any, codes: Any, lo: Any, column: Any, planes: Any, score: 
                 place = builder.gep(to, [ir.Constant(ir.IntType(64), k * BYTES)])
                 builder.store(total, builder.bitcast(place, _SCORES.as_pointer()), align=4)
 
+        # LLVM must know how many registers a plane has: there is a loop for each size
         for own_size in PLANE_SIZES:
             with builder.if_then(builder.icmp_signed("==", size, n.type(own_size))):
                 for start, stop, k in ((zero, many, REGISTERS), (many, whole, 1)):
@@ -118,6 +128,7 @@ def _in_registers(_: Any, codes: Any, lo: Any, column: Any, planes: Any, score: 
 
 
 def _load(builder: Any, data: Any, index: int, vector: Any) -> Any:
+    """Return a vector that begins with some element of an array, wherever this lies."""
     place = builder.gep(data, [ir.Constant(ir.IntType(64), index)])
     place = builder.bitcast(place, vector.as_pointer())
     return builder.load(place, align=vector.element.width // 8)
@@ -159,6 +170,7 @@ def _two_rows(builder: Any, found: Any) -> tuple[Any, Any]:
 
 def _beside(builder: Any, both: Any, odd: Any) -> Any:
     """Return sums in the order of rows, 32 bits each, from those of `_two_rows`, of which the first are modulo 2¹⁶."""
+    # exact, as the sums of at most `MOST_TABLES` bytes have 16 bits
     even = builder.sub(both, builder.shl(odd, ir.Constant(_SUMS, [8] * _SUMS.count)))
     order = [k // 2 + k % 2 * _SUMS.count for k in range(BYTES)]
     mask = ir.Constant(ir.VectorType(ir.IntType(32), BYTES), order)
@@ -172,7 +184,8 @@ def _all(builder: Any, number: Any) -> Any:
 
 
 # Add the bytes of all planes to rows that fill registers, and return how many rows these are: arguments as of
-# `add_planes`, but at most `MOST_TABLES` tables. All arrays are C-contiguous; nothing is checked
+# `add_planes`, but at most `MOST_TABLES` tables. All arrays are C-contiguous; nothing is checked. Numba's own loops
+# would look up byte by byte
 _add_whole = cast(Any, intrinsic(_in_registers))
 
 

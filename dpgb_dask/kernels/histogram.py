@@ -30,6 +30,9 @@ BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or 
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
 MAX_CELLS = 256  # of one feature: codes are uint8
 NO_MAPS = np.empty((0, MAX_CELLS), np.uint8)
+MAPPED_FEATURES = (
+    256  # whose mapped codes of a block's rows take 2 MB; with a thousand, mapping saves no time
+)
 SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four accumulators
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds
@@ -711,10 +714,13 @@ def maps_pay(sizes: Sequence[int], n_bins: Sequence[int]) -> bool:
     """Return whether to map codes to groups of bins before they are added up, instead of adding up bins to groups.
 
     A row is added to a cell of each group of features, and registers map a code in a 16th of the time that this takes.
-    Where features share cells, these are more: to save a third of the additions does not pay yet.
+    Where features share cells, these are more: to save a third of the additions does not pay yet. The mapped codes of
+    many features would take more memory than a pass over rows is granted for each thread.
     """
+    if not AVX512_VBMI or len(sizes) > MAPPED_FEATURES:
+        return False
     few, many = (len(groups_of(tuple(each)).cells) for each in (sizes, n_bins))
-    return AVX512_VBMI and few + len(sizes) / 16 <= 0.6 * many
+    return few + len(sizes) / 16 <= 0.6 * many
 
 
 def scores_at_once(n_scores: int, n_cells: int = 1) -> tuple[int | slice, ...]:

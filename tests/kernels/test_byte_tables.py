@@ -1,5 +1,10 @@
 """Tables by planes of bytes: the sums of entries, as NumPy finds them, for any entries, codes and numbers of both."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -61,3 +66,38 @@ def test_no_table_adds_nothing():
     score = np.arange(70, dtype=np.int32)
     add(np.zeros((1, 70), np.uint8), 0, np.zeros(0, np.int64), planes[0], least[0], score)
     np.testing.assert_array_equal(score, np.arange(70))
+
+
+COMPILED = """
+import numba
+from dpgb_dask import kernels
+from dpgb_dask.kernels.byte_tables import look_up
+
+@numba.njit("void(uint8[::1], uint8[::1], uint8[::1])")
+def compiled(codes, map_, out):
+    look_up(codes, map_, out)
+
+print(kernels.AVX512_VBMI, "zmm" in compiled.inspect_asm(compiled.signatures[0]))
+"""
+ALL = "+avx,+avx2,+avx512f,+avx512bw,+avx512vbmi"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64")
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="looks at compiled code")
+@pytest.mark.parametrize(
+    ("features", "found"),
+    [
+        (ALL, "True True"),
+        (ALL.replace("+avx512bw", "-avx512bw"), "False False"),
+        (f"{ALL},-avx512f", "False False"),
+        (f"{ALL},-avx2", "False False"),
+    ],
+)
+def test_registers_are_used_where_all_that_they_build_on_is_switched_on(features, found):
+    """Else LLVM ends the process, as it cannot compile the instructions."""
+    own = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", COMPILED], env=own, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-500:]
+    assert ended.stdout.strip() == found

@@ -77,6 +77,15 @@ def test_maps_pay_where_registers_hold_them_and_features_share_cells_then(monkey
         assert not histogram.maps_pay((32, 2) * 14, (180, 2) * 14)
 
 
+def test_maps_take_little_memory_or_do_not_pay(monkeypatch):
+    monkeypatch.setattr(histogram, "AVX512_VBMI", True)
+    paying = [
+        m for m in (2, 100, 256, 257, 1000, 4000) if histogram.maps_pay((32,) * m, (180,) * m)
+    ]
+    assert paying == [2, 100, 256]
+    assert max(paying) * histogram.BLOCK <= 2 << 20
+
+
 def test_maps_of_another_shape_raise():
     codes, packed = np.zeros((2, 3), np.uint8), np.zeros((1, 3), np.int64)
     for shape in ((1, 256), (2, 255)):

@@ -148,6 +148,12 @@ def grown(kind, *numbers):
         yield replace(largest, trees=trees)
 
 
+def test_a_query_of_no_feature_travels():
+    """Shards refuse it: they know how many features there are."""
+    query = replace(queries_of("binary")["main"], leaf_of_bin=(), n_leaves=())
+    Conversation().ask(model_of("binary"), query)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_with_other_bins_travel_whole(kind):
     talk, query, model = Conversation(), queries_of(kind)["main"], model_of(kind)
