@@ -116,5 +116,6 @@ def test_a_public_method_says_what_it_takes(kind, name):
 def test_a_wrong_call_names_the_way_out(call, said):
     with pytest.raises(TypeError) as caught:
         call()
-    assert str(caught.value) == said
+    # what is missing is Python's to say: a newer one says whether it is given by name
+    assert str(caught.value).replace("required keyword-only", "required") == said
     assert caught.value.__context__ is None

@@ -1,6 +1,7 @@
 """Fits on clusters of a real dask-gateway (`ci/services/gateway`): its proxy, TLS, images, and clusters that go."""
 
 import asyncio
+import gc
 import os
 import time
 
@@ -74,6 +75,13 @@ def undisturbed(tmp_path_factory):
     with dask.config.set({"dpgb-dask.backend": "local"}):
         fit(folder)
     return model_text(folder)
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """A cluster's own gateway waits for its event loop when it is collected: in that loop's thread, for ever."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
