@@ -32,7 +32,7 @@ from dpgb_dask.encoding.times import ISO
 from dpgb_dask.errors import SchemaError, StructureError, check_flag, did_you_mean, short
 from dpgb_dask.matching import default_names, names_of
 from dpgb_dask.values import cell
-from dpgb_dask.whole_files import file_of, unwritten, write_whole
+from dpgb_dask.whole_files import file_of, write_given
 from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 BLANKS = {
@@ -183,10 +183,7 @@ class SchemaDraft(Mapping[str, Any]):
         """
         # a lone surrogate, which UTF-8 does not have, as JSON's own escape
         text = f"{self}\n".encode(errors="backslashreplace")
-        try:
-            write_whole(file_of(path), text)
-        except OSError as error:
-            raise unwritten(path, error) from None
+        write_given(path, file_of(path), text)
 
     @classmethod
     def load(cls, path: str | Path) -> "SchemaDraft":

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dpgb_dask.errors import StructureError, kind_of
-from dpgb_dask.whole_files import name_of, path_of, unwritten, write_whole
+from dpgb_dask.whole_files import name_of, path_of, write_given
 
 WAIT_SECONDS = 60.0  # in which a store must answer for the first time
 CREDENTIALS = "Give this process credentials for it in its environment (for s3://: AWS_ACCESS_KEY_ID and others)."
@@ -180,11 +180,8 @@ def put(path: Any, data: str | bytes) -> None:
     place = place_of(path)
     if isinstance(place, str):
         write(place, raw)
-        return
-    try:
-        write_whole(place, raw)
-    except OSError as error:
-        raise unwritten(path, error) from None
+    else:
+        write_given(path, place, raw)
 
 
 def check_writable(url: str) -> None:

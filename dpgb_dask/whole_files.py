@@ -74,15 +74,24 @@ def folder_of(path: Path) -> Path:
     return Path(os.path.realpath(path)).parent
 
 
-def unwritten(path: object, error: OSError) -> StructureError:
-    """Return the error of a file that cannot be written, of a name that a caller gave."""
-    way_out = {
-        errno.ENOENT: "Make its folder first",
-        errno.EISDIR: "Name a file in it",
-    }.get(error.errno or 0, "Make room")
-    return StructureError(
-        f"{str(path)!r} cannot be written: {error.strerror}. {way_out}, or write it elsewhere."
-    )
+def write_given(path: object, place: Path, data: bytes) -> None:
+    """Write a file as `write_whole` does, at the place that a caller named by ``path``.
+
+    Raises
+    ------
+    StructureError
+        If it cannot be written.
+    """
+    try:
+        write_whole(place, data)
+    except OSError as error:
+        way_out = {
+            errno.ENOENT: "Make its folder first",
+            errno.EISDIR: "Name a file in it",
+        }.get(error.errno or 0, "Make room")
+        raise StructureError(
+            f"{str(path)!r} cannot be written: {error.strerror}. {way_out}, or write it elsewhere."
+        ) from None
 
 
 def write_whole(path: Path, data: bytes) -> None:

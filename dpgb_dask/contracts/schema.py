@@ -41,7 +41,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.scalars import is_listing, is_number, python_scalar, whole_number
 from dpgb_dask.values import is_missing, listed_values
-from dpgb_dask.whole_files import file_of, unwritten, write_whole
+from dpgb_dask.whole_files import file_of, write_given
 
 VERSION = 1
 MAX_FEATURES = 65_535  # trees name a feature in 16 bits
@@ -357,10 +357,7 @@ class Schema:
             If the file cannot be written.
         """
         text = f"{json.dumps(self.to_dict(), indent=1)}\n"
-        try:
-            write_whole(file_of(path), text.encode())
-        except OSError as error:
-            raise unwritten(path, error) from None
+        write_given(path, file_of(path), text.encode())
 
     @classmethod
     @spoken

@@ -13,6 +13,7 @@ from dpgb_dask.kernels.cache import KernelCache
 F = TypeVar("F", bound=Callable[..., object])
 _njit: Any = numba.njit  # its types leave out the options that say what is not compiled
 _config: Any = numba.config
+LINE = 64  # bytes of the cache's lines
 
 
 def _compiles_for(*features: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpgb_dask.kernels import inner, kernel, readable, writable
+from dpgb_dask.kernels import LINE, inner, kernel, readable, writable
 
 COUNTED_BYTES = 136  # 33 float32 or 16 float64 edges: up to this, all are compared, by a SIMD loop
 MAX_STEPS = 2  # edges of a cell compared without branches; with more, a binary search comes first
@@ -25,7 +25,6 @@ MAX_CELLS = 1 << 15  # of a column; those that its values fall into stay in L1
 TILE = 1024  # values of a column that are binned at a time
 GROUP = 8  # columns of a row-major matrix that are transposed at a time: a cache line of float64
 ROWS = 2 * TILE  # … and rows, whose values stay in the cache from the first columns to the last
-LINE = 64  # bytes of the cache's lines
 
 
 @dataclass(frozen=True, eq=False, slots=True)

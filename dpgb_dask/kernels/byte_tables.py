@@ -33,17 +33,17 @@ _SUMS = ir.VectorType(ir.IntType(16), BYTES // 2)  # of every other row
 _SCORES = ir.VectorType(ir.IntType(32), BYTES)  # of 64 rows, in four registers
 
 
-def plane_size(n_entries: int) -> int:
-    """Return how many entries the planes of tables have, of which the longest has some number."""
-    return next(size for size in PLANE_SIZES if n_entries <= size)
-
-
-def planes_of(tables: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+def planes_of(
+    entries: NDArray[np.int32], size: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Return the planes of tables, and the sums of their least entries, which are left out of them.
 
     Parameters
     ----------
-    tables : (n_scores, n_tables, 64, 128 or 256) int32
+    entries : (n_scores, n) int32
+        Of all tables, one after the other.
+    size : (n_tables,) int64
+        Entries of each, 1 to 256; the last is repeated to the end of the planes.
 
     Returns
     -------
@@ -52,6 +52,9 @@ def planes_of(tables: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.
     least : (n_scores,) int32
         Modulo 2³².
     """
+    longest = next(own for own in PLANE_SIZES if size.max(initial=0) <= own)
+    first = np.cumsum(size) - size
+    tables = entries[:, np.minimum(np.arange(longest), size[:, None] - 1) + first[:, None]]
     low = tables.min(axis=2, keepdims=True)
     above = np.ascontiguousarray(tables - low, "<i4").view("<u4")  # exact, as int32 wraps around
     n_planes = TWO if above.max(initial=0) < 1 << 8 * TWO else 2 * TWO

@@ -30,9 +30,8 @@ BLOCK = 8192  # rows per inner loop: their packed values and keys stay in L1 or 
 GROUP_CELLS = 2048  # 16 KB of accumulator per group: two accumulators and the rows fit in L1
 MAX_CELLS = 256  # of one feature: codes are uint8
 NO_MAPS = np.empty((0, MAX_CELLS), np.uint8)
-MAPPED_FEATURES = (
-    256  # whose mapped codes of a block's rows take 2 MB; with a thousand, mapping saves no time
-)
+# whose mapped codes of a block's rows take 2 MB; with a thousand, mapping saves no time
+MAPPED_FEATURES = 256
 SMALL_CELLS = 256  # up to this size, a group that is alone in its loop has four accumulators
 PACKED_ROWS = 512  # with fewer rows between flushes, plain int64 sums are faster than flushing
 HALF = (1 << 31) - 1  # the largest sum that a packed half holds

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import AVX512_VBMI, inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.byte_tables import add_planes, plane_size, planes_of
+from dpgb_dask.kernels.byte_tables import add_planes, planes_of
 from dpgb_dask.kernels.histogram import (
     GROUP_CELLS,
     LANES_BLOCK,
@@ -170,10 +170,8 @@ def pack_tables(tables: Sequence[NDArray[np.int32] | None]) -> TableSet:
 def _planes(active: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> PlaneTables:
     size = np.array([part.shape[1] for part in parts])
     check_sizes(size)
-    longest = plane_size(size.max())
-    place = np.minimum(np.arange(longest), size[:, None] - 1) + (np.cumsum(size) - size)[:, None]
     order = readable("order", np.array(active, np.int64), np.int64, 1)
-    return PlaneTables(order, *planes_of(np.concatenate(parts, axis=1)[:, place]))
+    return PlaneTables(order, *planes_of(np.concatenate(parts, axis=1), size))
 
 
 def _joint_tables(active: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> JointTables:
@@ -825,8 +823,7 @@ def add_trees(
         elif AVX512_VBMI:
             part = scratch_codes(TREES, rows_of_block(codes.shape[1]))
             order = readable("order", np.arange(TREES), np.int64, 1)
-            place = np.minimum(np.arange(plane_size(leaves)), leaves - 1)
-            planes = planes_of(value[:, :, place])
+            planes = planes_of(value.reshape(len(value), -1), np.full(n_trees, leaves))
             _add_trees_by_planes(codes, *trees, *planes, order, *shared, *part, score)
         else:
             part = scratch_codes(together, rows_of_block(codes.shape[1]))

@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dpgb_dask.kernels import AVX512, inner, kernel, readable
+from dpgb_dask.kernels import AVX512, LINE, inner, kernel, readable
 from dpgb_dask.kernels.byte_tables import look_up
 from dpgb_dask.kernels.histogram import MAX_CELLS
 
@@ -26,7 +26,6 @@ PLACES = 4093  # of the hash that splits are looked up by: at least half stay fr
 BEGIN = 8192  # the time that a split takes whatever the rows are, in rows whose codes are compared
 UNIT = 512 if AVX512 else 256  # rows of a register, and of which a block has some times as many
 BITS = 8  # rows in a byte of sides
-LINE = 64  # bytes of the cache's lines
 LOW = 0x0101010101010101  # the lowest bit of each byte of a word
 _config: Any = numba.config
 _cgutils: Any = cgutils  # which has no types

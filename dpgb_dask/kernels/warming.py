@@ -146,9 +146,7 @@ def _main_sums() -> None:
     codes, packed = _codes()
     for max_abs in (1, 1 << 30):  # packed and wide sums
         histogram.joint_sums(codes, packed, max_abs, (256,) * 5)
-    for size in (256, 2):
-        table = np.ones((size, 1), np.int32)
-        predict.add_tables(codes, [table] * 5, np.zeros((1, ROWS), np.int32))
+    predict.add_tables(codes, [np.ones((256, 1), np.int32)] * 5, np.zeros((1, ROWS), np.int32))
 
 
 def _shrunk_rows() -> None:
@@ -169,8 +167,7 @@ def _sums_of_classes() -> None:
     codes, score = _codes()[0], np.zeros((3, ROWS), np.int32)
     packed, some = np.zeros(score.shape, np.int64), [pair_tables.Pair(0, 1, HALF, HALF, 2, 2)]
     histogram.joint_sums(codes, packed, 1, (256,) * 5)
-    for size in (256, 2):
-        predict.add_tables(codes, [np.ones((size, 3), np.int32)] * 5, score)
+    predict.add_tables(codes, [np.ones((256, 3), np.int32)] * 5, score)
     pair_tables.pair_sums(codes, some, packed, 1)
     predict.add_pair_tables(
         codes, predict.pack_pair_tables(some, [np.ones((3, 2, 2), np.int32)]), score

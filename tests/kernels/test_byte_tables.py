@@ -40,7 +40,7 @@ def test_every_row_gets_the_entries_of_its_codes(n, size, entries):
     codes = rng.integers(0, 256, (7, n + 5), np.uint8)  # some beyond their tables
     column = np.array([6, 0, 0, 3, 4])
     tables = rng.integers(*entries, (2, 5, size), np.int32, endpoint=True)
-    planes, least = planes_of(tables)
+    planes, least = planes_of(tables.reshape(2, -1), np.full(5, size))
     assert planes.shape == (2, 5, 4 if entries[1] == ENDS.max else 2, size)
     for k in range(2):
         score = rng.integers(*entries, n, np.int32)
@@ -53,7 +53,7 @@ def test_every_row_gets_the_entries_of_its_codes(n, size, entries):
 def test_sums_of_the_largest_bytes_do_not_wrap_around(n_tables):
     n = REGISTERS * BYTES + BYTES + 1
     tables = np.tile(np.array([0, (1 << 16) - 1] * 32, np.int32), (1, n_tables, 1))
-    planes, least = planes_of(tables)
+    planes, least = planes_of(tables.reshape(1, -1), np.full(n_tables, 64))
     assert planes.shape[2] == 2
     score = np.zeros(n, np.int32)
     codes = np.resize(np.array([1, 1, 0], np.uint8), (1, n))
@@ -62,7 +62,7 @@ def test_sums_of_the_largest_bytes_do_not_wrap_around(n_tables):
 
 
 def test_no_table_adds_nothing():
-    planes, least = planes_of(np.zeros((1, 0, 64), np.int32))
+    planes, least = planes_of(np.zeros((1, 0), np.int32), np.zeros(0, np.int64))
     score = np.arange(70, dtype=np.int32)
     add(np.zeros((1, 70), np.uint8), 0, np.zeros(0, np.int64), planes[0], least[0], score)
     np.testing.assert_array_equal(score, np.arange(70))

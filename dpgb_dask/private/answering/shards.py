@@ -370,19 +370,19 @@ class _Ask:
                 _check_bins("leaf_of_bin", list(enumerate(query.leaf_of_bin)), bins)
                 if len(query.leaf_of_bin) != len(bins):
                     raise PlanError("leaf_of_bin of the query must have one map for each feature.")
-                sizes, leaf = tuple(len(leaf) for leaf in query.leaf_of_bin), None
+                sizes, maps = tuple(map(len, query.leaf_of_bin)), None
                 if maps_pay(query.n_leaves, sizes):
-                    sizes, leaf = query.n_leaves, np.stack([*map(padded, query.leaf_of_bin)])
+                    sizes, maps = query.n_leaves, np.stack([*map(padded, query.leaf_of_bin)])
                 self._sums_of = lambda codes, packed: joint_sums(
-                    codes, packed, max_abs, sizes, leaf
+                    codes, packed, max_abs, sizes, maps
                 )
                 n_cells = sum(sizes)
-                self.finish = partial(_to_leaves, query, by_bin=leaf is None)
+                self.finish = partial(_to_leaves, query, by_bin=maps is None)
                 if isinstance(query, ReferenceSumsQuery):
                     self._shrink = _shrinking(query)
             case PairSumsQuery():
-                maps = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
-                _check_bins("pairs", maps, bins)
+                both = [m for p in query.pairs for m in ((p.i, p.map_i), (p.j, p.map_j))]
+                _check_bins("pairs", both, bins)
                 self.joint = JointCells(pack_pairs(query.pairs))
             case TreeSumsQuery():
                 _check_walk(query.splits, bins)
