@@ -41,6 +41,7 @@ BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 LONGEST = 1 << 17
 COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
 MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
+HINT = "Give a file of delimited text, or a pattern of such files."
 # every ASCII byte, and sequences that start an escape in encodings with escapes
 ASCII = bytes(range(128)) + b"\\u0041+AGE-~{"
 
@@ -138,27 +139,12 @@ def read_csv(
     said = given[0] if len(given) == 1 else given
     given = list(map(_as_pattern, given))
     options = options_of(storage_options)
-    hint = "Give a file of delimited text, or a pattern of such files."
     for one in given:
         check_no_password(one)
     if is_url(given[0]):
         is_there(given[0], options)  # raises if its store does not answer
-    with reading(said, hint):
-        files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
-        paths = shown(found, given, options)
-        # what a pattern found is there
-        lacking = [
-            path for path in paths[: 1 if len(given) == 1 else None] if not files.exists(path)
-        ]
-        if lacking or not paths:
-            named = said if len(given) == 1 else (*lacking, said)[0]
-            raise StructureError(f"{named!r} does not exist. {hint}")
-        check_once(files, paths, said)
-        if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
-            # fsspec would take it for plain text
-            raise StructureError(
-                f"{said!r} needs zstandard, which is not installed: pip install zstandard."
-            )
+    with reading(said, HINT):
+        files, paths = _files_of(given, said, options)
         # a compressed file can only be read as a whole
         whole = any(infer_compression(one) is not None for one in paths)
         size = None if whole else block
@@ -176,14 +162,7 @@ def read_csv(
         with ThreadPoolExecutor(AT_ONCE) as pool:
             firsts = list(pool.map(partial(_first_line, files), paths))
     first = next((line for line in firsts if not _is_empty(line)), b"")
-    names = form.header(first)
-    if not names or len(set(names)) != len(names):
-        way = "Delete what stands above it, such as a title, and tell columns apart that have one name, or none."
-        if b"\r" in first.rstrip(b"\r\n"):
-            way = "Lines that end in a carriage return alone are not split: convert them, as with: tr '\\r' '\\n'"
-        raise StructureError(
-            f"{said!r}: the first line of a file of delimited text must name the columns, each by another name. {way}"
-        )
+    names = _named_columns(first, said, form)
     orders = [form.order(line, names, place) for line, place in zip(firsts, paths, strict=True)]
     if unit_id is not None and plain_text(unit_id) not in names:
         raise StructureError(
@@ -198,6 +177,39 @@ def read_csv(
         parts += [read(block, begins=not k) for k, block in enumerate(blocks_of[place])]
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(parts, meta=_frame((), names), verify_meta=False)
+
+
+def _files_of(given: Sequence[str], said: Any, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the file system and the files that names, URLs and patterns mean, each there, once and readable."""
+    files, _, found = fsspec.get_fs_token_paths(given, mode="rb", storage_options=options)
+    paths = shown(found, given, options)
+    if not paths:
+        raise StructureError(f"{said!r} does not exist. {HINT}")
+    # of one name or pattern all that was found is there, but for a name that is no pattern
+    for path in paths if len(given) > 1 else paths[:1]:
+        if not files.exists(path):
+            named = said if len(given) == 1 else path
+            raise StructureError(f"{named!r} does not exist. {HINT}")
+    check_once(files, paths, said)
+    if any(one.lower().endswith(".zst") and infer_compression(one) is None for one in paths):
+        # fsspec would take it for plain text
+        raise StructureError(
+            f"{said!r} needs zstandard, which is not installed: pip install zstandard."
+        )
+    return files, paths
+
+
+def _named_columns(first: bytes, said: Any, form: "Form") -> tuple[str, ...]:
+    """Return the columns that a first line names, each by another name."""
+    names = form.header(first)
+    if names and len(set(names)) == len(names):
+        return names
+    way = "Delete what stands above it, such as a title, and tell columns apart that have one name, or none."
+    if b"\r" in first.rstrip(b"\r\n"):
+        way = "Lines that end in a carriage return alone are not split: convert them, as with: tr '\\r' '\\n'"
+    raise StructureError(
+        f"{said!r}: the first line of a file of delimited text must name the columns, each by another name. {way}"
+    )
 
 
 @contextmanager
