@@ -185,7 +185,7 @@ def _files_of(given: Sequence[str], said: Any, options: Mapping[str, Any]) -> tu
     paths = shown(found, given, options)
     if not paths:
         raise StructureError(f"{said!r} does not exist. {HINT}")
-    # of one name or pattern all that was found is there, but for a name that is no pattern
+    # what a pattern found is there, so of one name or pattern the first path tells
     for path in paths if len(given) > 1 else paths[:1]:
         if not files.exists(path):
             named = said if len(given) == 1 else path
