@@ -52,7 +52,9 @@ def complete(kind, seed, *, effect, sd):
         for code, own in zip(codes, state.model.bins, strict=True)
     )
     state = stage.begin(replace(state, counts=counts, n_rows=float(N)))
-    state = replace(state, memory=replace(state.memory, rescaled=True))
+    # what rows follow is drawn as often as what they do not, however often features without strength are drawn
+    memory = replace(state.memory, rescaled=True, chance=np.full(3, 1 / 3))
+    state = replace(state, memory=memory)
     facts = state.fact(AutoFacts)
     if kind == "numeric":  # as a look at the residuals would have told
         state = state.with_fact(replace(facts, clip=0.1 * constants.NORMAL_SPREAD))
@@ -116,7 +118,7 @@ def test_a_forest_of_noise_is_taken_back_and_one_of_signal_kept(kind):
 
 
 def test_trees_are_multiplied_when_rows_have_been_asked():
-    scale, state = grown("numeric", 0, effect=1.5, sd=6.0)
+    scale, state = grown("numeric", 0, effect=0.0, sd=6.0)
     value = state.model.trees.value
     made = scale.forest[0].astype(float)  # as they were in the rounds
     ends = sum(
