@@ -10,7 +10,8 @@ from plans import OUTSIDE
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, recipes, verify
-from dpgb_dask.components.auto.forest import draw_features
+from dpgb_dask.components.auto.forest import draw_splits
+from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.plan import Plan, Shape
 from dpgb_dask.errors import PlanError, ResumeError
@@ -181,8 +182,9 @@ def test_drawn_features_follow_their_chances():
     rule = Interactions.of(
         constraints_of(None, [[0, 1], [0, 2]], SCHEMAS["binary"]), SCHEMAS["binary"]
     )
-    chance = np.array([0.5, 0.3, 0.2])
-    feature = draw_features(chance, 20_000, 2, rule, np.random.default_rng(0))
+    chance, rng = np.array([0.5, 0.3, 0.2]), np.random.default_rng(0)
+    places = [np.arange(200)] * 3  # so many that hardly a feature is left without one
+    feature = draw_splits(chance, places, 20_000, 2, rng, interactions=rule).feature
     root, below = feature[:, 0], feature[:, 1]
     np.testing.assert_allclose(np.bincount(root) / 20_000, chance, atol=0.02)
     np.testing.assert_allclose(
@@ -191,8 +193,9 @@ def test_drawn_features_follow_their_chances():
         atol=0.02,
     )
     assert set(below[root == 2]) == {0, 2}
-    none = draw_features(np.array([0.0, 0.6, 0.4]), 500, 3, rule, np.random.default_rng(0))
-    assert 0 not in none
+    chance = np.array([0.0, 0.6, 0.4])
+    none = draw_splits(chance, places, 500, 3, rng, interactions=rule)
+    assert 0 not in none.feature[none.threshold != NOWHERE]
 
 
 @pytest.mark.parametrize("name", ["auto", "dp-ebm", "fdp-pr-newton", "feverless", "dp-xgboost"])

@@ -27,7 +27,7 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.constraints import Interactions
-from dpgb_dask.contracts.model import Splits, TreeEnsemble, join_splits, no_trees
+from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
@@ -262,26 +262,13 @@ class Forest(Stage):
         """
         assert state.model is not None
         memory: ForestMemory = state.memory
-        chance, last_bins, m = memory.chance, memory.last_bins, len(memory.chance)
-        batch, depth = memory.batch, state.model.trees.depth
-        shape = (batch, (1 << depth) - 1)
-        interactions = state.shape.interactions
-        feature = (
-            rng.choice(m, shape, p=chance)
-            if interactions is None
-            else draw_features(chance, batch, depth, interactions, rng)
-        ).astype(np.uint16)
-        draw = rng.random(shape)
-        n_ends = np.array([len(ends) for ends in last_bins])
-        pick = (draw * n_ends[feature]).astype(np.int64)
-        padded = np.zeros((m, int(n_ends.max())), np.uint8)
-        for j, ends in enumerate(last_bins):
-            padded[j, : len(ends)] = ends
-        drawn = Splits.plain(feature, padded[feature, pick])
-        if not memory.again:
-            return drawn
-        turn = (memory.round * memory.again + np.arange(memory.again)) % memory.chosen
-        return begun_as(state.model.trees.splits.only(turn), drawn)
+        trees, first = state.model.trees.splits, None
+        if memory.again:
+            turn = memory.round * memory.again + np.arange(memory.again)
+            first = trees.only(turn % memory.chosen)
+        return draw_splits(
+            memory.chance, memory.last_bins, memory.batch, trees.depth, rng, first, state.shape.interactions
+        )  # fmt: skip
 
     def update(self, state: State, query: Query, released: Answer) -> State:
         """Turn noisy leaf sums into shrunken Newton steps, and append the trees."""
@@ -357,46 +344,74 @@ def trees_again(chosen: int, batch: int) -> int:
     return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)
 
 
-def begun_as(first: Splits, drawn: Splits) -> Splits:
-    """Return the trees of ``drawn``, the first of which split as those of ``first`` do wherever these split."""
-    n = first.n_trees
-    splits = (first.threshold != NOWHERE) | (first.mask_of >= 0)
-    begun = Splits(
-        np.where(splits, first.feature, drawn.feature[:n]),
-        np.where(splits, first.threshold, drawn.threshold[:n]),
-        first.mask_of,
-        first.masks,
-    )
-    return join_splits(begun, drawn.part(n))
-
-
-def draw_features(
+def draw_splits(
     chance: NDArray[np.float64],
+    last_bins: Sequence[NDArray[np.int64]],
     n_trees: int,
     depth: int,
-    interactions: Interactions,
     rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Draw the feature of every node, (n_trees, 2**depth - 1), from those that may follow the nodes above it.
+    first: Splits | None = None,
+    interactions: Interactions | None = None,
+) -> Splits:
+    """Draw trees level by level: a node splits on a feature that still varies in it, at one of the places left to it.
 
     Parameters
     ----------
     chance : (n_features,) float64
-        Chances of all features, where all may follow; a feature with chance 0 is never drawn.
+        Of a feature to be drawn, where all may be; a feature with chance 0 is never drawn.
+    last_bins : sequence of (n_places,) int64
+        Per feature, the thresholds to draw from, in order.
     n_trees, depth : int
-    interactions : Interactions
     rng : numpy.random.Generator
+    first : Splits or None
+        The first trees split as these do wherever these split.
+    interactions : Interactions or None
+
+    Returns
+    -------
+    Splits
+        A node has no split where no feature that it may split on varies.
     """
-    levels = []
-    used = np.zeros((n_trees, len(chance)), bool)  # per node of a level, tree after tree
-    for _ in range(depth):
-        shares = np.cumsum(chance * interactions.allowed(used), axis=1)
-        point = rng.random(len(used)) * shares[:, -1]
-        level = (shares <= point[:, None]).sum(1)
-        levels.append(level.reshape(n_trees, -1))
-        used[np.arange(len(used)), level] = True
-        used = np.repeat(used, 2, axis=0)
-    return np.concatenate(levels, axis=1)
+    m = len(chance)
+    n_places = np.array([len(own) for own in last_bins])
+    places = np.full((m, int(n_places.max())), NOWHERE, np.uint8)
+    for own, ends in zip(places, last_bins, strict=True):
+        own[: len(ends)] = ends
+    feature = np.zeros((n_trees, (1 << depth) - 1), np.uint16)
+    threshold = np.full(feature.shape, NOWHERE, np.uint8)
+    mask_of, masks = np.full(feature.shape, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
+    if first is not None:
+        begun, masks = slice(first.n_trees), first.masks
+        feature[begun], threshold[begun], mask_of[begun] = (
+            first.feature, first.threshold, first.mask_of,
+        )  # fmt: skip
+    # of each node of a level: the places of every feature that are left to it, and what was split on above
+    low = np.zeros((n_trees, m), np.int16)
+    high = np.tile(n_places.astype(np.int16), (n_trees, 1))
+    used = np.zeros((n_trees, m), bool)
+    for d in range(depth):
+        level = slice((1 << d) - 1, (2 << d) - 1)
+        weight = chance * (low < high)
+        if interactions is not None:
+            weight *= interactions.allowed(used)
+        total = np.cumsum(weight, axis=1)
+        point, place = rng.random((2, len(total)))
+        drawn = (total <= (point * total[:, -1])[:, None]).sum(1)
+        j, cut = feature[:, level].ravel(), threshold[:, level].ravel()
+        free = (cut == NOWHERE) & (mask_of[:, level].ravel() < 0) & (total[:, -1] > 0)
+        node = np.flatnonzero(free)
+        j[node] = drawn[node]
+        start, stop = low[node, j[node]], high[node, j[node]]
+        cut[node] = places[j[node], start + (place[node] * (stop - start)).astype(np.int64)]
+        feature[:, level], threshold[:, level] = j.reshape(n_trees, -1), cut.reshape(n_trees, -1)
+        used[node, j[node]] = True
+        low, high, used = low.repeat(2, axis=0), high.repeat(2, axis=0), used.repeat(2, axis=0)
+        node = np.flatnonzero(cut != NOWHERE)  # what sets of categories leave is not followed
+        j, left = j[node], 2 * node
+        of_node, cut = places[j], cut[node, None]
+        high[left, j] = np.minimum(high[left, j], (of_node < cut).sum(1))
+        low[left + 1, j] = np.maximum(low[left + 1, j], (of_node <= cut).sum(1))
+    return Splits(feature, threshold, mask_of, masks)
 
 
 def _chance(state: State) -> NDArray[np.float64]:

@@ -152,9 +152,11 @@ def test_what_trees_follow_of_the_rows_own_noise_is_taken_off_in_part(kind, monk
 
 @pytest.mark.parametrize("kind", thinned(KINDS[::-1], every=3))
 def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
+    # what optimism takes off changes with the curvature, which depends on the noise
+    monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
     state, codes, score, g, h = with_rows(kind, 5, 1.5)
     scale = state.memory.scale
-    rng, sd = np.random.default_rng(0), 2.0
+    rng, sd = np.random.default_rng(0), 8.0
     _, told, tell = asked(state, scale, sd, g, h, codes)
     grad_only = np.array([1.0, 0.0])
     values = [tell(rng.normal(0, sd, told.shape) * grad_only) for _ in range(80)]
@@ -162,10 +164,8 @@ def test_noise_of_the_release_and_of_rows_is_the_error(kind, monkeypatch):
     noise = np.std([one.value for one in values])
     assert values[0].variance - quiet.variance == pytest.approx(noise**2, rel=0.35)
     assert values[0].doubt > quiet.doubt
-    monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
-    alone = asked(state, scale, 1e-6, g, h, codes)[2](0.0)
     of_rows = sampling_variance(state) / bent(kind, score)
-    assert alone.variance == pytest.approx(of_rows, rel=0.25)
+    assert quiet.variance == pytest.approx(of_rows, rel=0.25)
 
 
 def test_a_curvature_is_what_is_told_as_far_as_noise_allows():
