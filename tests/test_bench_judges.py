@@ -106,3 +106,15 @@ def test_rows_beside_an_earlier_commit_are_judged_by_the_least_of_each():
         ("1000000 x 28, as then: 100 trees", 2.5 / 16, True),
         ("a further 1 M rows x 28, as then", 0.5, True),
     ]
+
+
+def test_two_versions_see_the_same_noise_if_asked_to():
+    utility = importlib.import_module("utility")
+
+    def scores(epsilon, no_secret):
+        cell = utility.Cell("synthetic", "dpgb", epsilon, 0)
+        told = utility.run((None, cell, no_secret))[1]
+        return {name: value for name, value in told.items() if not name.endswith("_s")}
+
+    assert scores(1.0, True) == scores(1.0, True)
+    assert scores(1.0, False) != scores(1.0, False)
