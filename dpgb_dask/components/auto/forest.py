@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
 from dpgb_dask.components.auto.forest_scale import ForestScale
-from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_of
+from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_gradient, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.pairs import coarsen, feature_strength
@@ -237,7 +237,6 @@ class Forest(Stage):
         of_slope = int(memory.price * constants.SLOPE_SHARE)
         asked: dict[str, Any] = {
             "weight_bits": state.shape.weight_bits,
-            "gradient": current_gradient(state),
             "n_scores": state.shape.n_scores,
         }
         if memory.round == memory.rounds:
@@ -246,12 +245,14 @@ class Forest(Stage):
             numbers = numbers_of(trees, memory.chosen, state.n_rows)
             edges = edges_of(added_by(trees.only(numbers), memory.scale.codes))
             return ContributionSumsQuery(
-                label="forest slope", price=of_slope, trees=numbers, edges=edges, **asked
-            )
+                label="forest slope", price=of_slope, gradient=slope_gradient(state), trees=numbers, edges=edges,
+                **asked,
+            )  # fmt: skip
         return TreeSumsQuery(
             label=f"forest {memory.round + 1}/{memory.rounds}",
             price=round_price(memory.price - of_slope, memory.round, memory.rounds),
             splits=self._draw(state, state.rng.stream("forest", memory.round)),
+            gradient=current_gradient(state),
             **asked,
         )
 

@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.auto.forest_scale import TINY, Curvature, ForestScale, curvature_at
-from dpgb_dask.components.auto.posterior import curvature_of, hess_of_rows, sampling_variance
+from dpgb_dask.components.auto.posterior import (
+    AutoFacts,
+    current_gradient,
+    curvature_of,
+    gradient_of,
+    hess_of_rows,
+    sampling_variance,
+)
 from dpgb_dask.contracts.model import SCORE_ONE, TreeEnsemble
 from dpgb_dask.contracts.plan import State
 from dpgb_dask.contracts.queries import ContributionSumsQuery
 from dpgb_dask.contracts.scores import added_by
+from dpgb_dask.losses.gradients import Gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,14 @@ def edges_of(added: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return edges of cells that divide rows evenly, by what is added to each score: (n_scores, n_cells - 1)."""
     n = constants.SLOPE_CELLS
     return np.quantile(added, np.arange(1, n) / n, axis=1, method="nearest").T.astype(np.int32)
+
+
+def slope_gradient(state: State) -> Gradient:
+    """Return the gradient whose sums tell the slope: with a wide clip of a number, as a multiple has to fit means."""
+    kind, found = state.shape.kind, state.fact(AutoFacts)
+    if kind != "numeric":
+        return current_gradient(state)
+    return gradient_of(kind, min(constants.SLOPE_CLIP * found.clip, 1.0), state.shape.n_scores)
 
 
 def slope_of(state: State, scale: ForestScale, query: ContributionSumsQuery, answer: Sums) -> Slope:

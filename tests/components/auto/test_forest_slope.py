@@ -11,7 +11,7 @@ from thinned import one_of_each, thinned
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
-from dpgb_dask.components.auto.forest import scaled
+from dpgb_dask.components.auto.forest import Forest, scaled
 from dpgb_dask.components.auto.forest_scale import curvature_at
 from dpgb_dask.components.auto.forest_slope import (
     UNKNOWN,
@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.forest_slope import (
     mean_hess,
     mixed_curvature,
     numbers_of,
+    slope_gradient,
     slope_of,
 )
 from dpgb_dask.components.auto.posterior import (
@@ -219,3 +220,34 @@ def test_a_forest_without_steps_has_no_slope():
     assert not query.edges.any()
     answer = sums(query, answered(query, np.ones((query.n_cells, 2))))
     assert slope_of(state, scale, query, answer) == UNKNOWN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip", [0.01, 0.2, 0.7])
+def test_residuals_of_a_number_are_clipped_widely(kind, clip):
+    state = complete(kind, 1, effect=1.0, sd=3.0)
+    state = state.with_fact(replace(state.fact(AutoFacts), clip=clip))
+    asked = Forest(rounds=10).next_query(state).gradient
+    wide = min(constants.SLOPE_CLIP * clip, 1.0)
+    assert asked == slope_gradient(state) == gradient_of(kind, wide, state.shape.n_scores)
+    assert kind != "numeric" or wide > clip
+
+
+def test_a_multiple_fits_the_mean_of_a_skewed_target(monkeypatch):
+    """One row in ten lies eleven times as far out as the trees say, so the mean is twice what they say."""
+    monkeypatch.setattr(constants, "SCALE_OPTIMISM", 0.0)
+    state = complete("numeric", 3, effect=1.5, sd=0.3)
+    rng, scale = np.random.default_rng(3), state.memory.scale
+    codes, _ = people("numeric", rng, effect=1.5)
+    trees = state.model.trees
+    score = added_by(trees, codes) / SCORE_ONE
+    y = score * np.where(rng.random(N) < 0.1, 11, 1) + 0.02 * rng.normal(size=N)
+    told = {}
+    for clip in (0.05, 4.0):
+        off = score - y
+        g, h = np.clip(off, -clip, clip), (np.abs(off) < clip).astype(float)
+        query = query_of("numeric", trees, numbers_of(trees, 0, 1.0), scale)
+        sums_of = by_contribution(query, trees, codes, g, h)
+        told[clip] = slope_of(state, scale, query, sums(query, answered(query, sums_of, sd=1e-3)))
+    assert told[4.0].value == pytest.approx(-1, abs=0.2)
+    assert told[0.05].value > -0.5
