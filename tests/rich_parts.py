@@ -30,7 +30,7 @@ def state_of(signal=9000.0, kind="binary"):
     tables = tuple(np.zeros((own.n_bins, n_scores), np.int32) for own in bins)
     tables[1][:, 0] = [5, -9, 7, 0, 0]
     counts = tuple(np.full(own.n_bins, N_ROWS / own.n_bins) for own in bins)
-    split = schedules.split_rich(signal, PRICE_ONE // 9, chosen=True, pairs=False)
+    split = schedules.split_rich(kind, signal, PRICE_ONE // 9, chosen=True, pairs=False)
     hess = 1.0 if kind == "numeric" else HESS
     facts = AutoFacts(
         start_price=1,

@@ -89,12 +89,12 @@ def main_share(signal: float) -> float:
     return round(float(share), 3)  # the same on processors whose logarithms differ in the last bit
 
 
-def split_rich(signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:
+def split_rich(kind: str, signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:
     """Divide ``left`` among main effects, pairs and chosen trees if there are to be any, and forest."""
     main = int(left * main_share(signal))
     both = int((left - main) * constants.RICH_PAIRS) if pairs else 0
     screen = int(both * constants.SCREEN_SHARE)
-    trees = int((left - main - both) * constants.CHOSEN_SHARE) if chosen else 0
+    trees = int((left - main - both) * constants.CHOSEN_SHARE[kind]) if chosen else 0
     return BudgetSplit(
         main=main,
         screen=screen,

@@ -172,7 +172,7 @@ class Start(Stage):
             least = constants.PAIR_CLEAR if chosen else constants.PAIR_LIKELY
             pairs = of_pairs >= least[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
-            split = schedules.split_rich(signal, left, chosen=chosen, pairs=pairs)
+            split = schedules.split_rich(kind, signal, left, chosen=chosen, pairs=pairs)
             return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
         forest = trees and signal >= constants.FOREST_SIGNAL

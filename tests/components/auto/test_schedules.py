@@ -22,7 +22,7 @@ def test_split_budget_spends_exactly_what_is_left(signal, pairs, forest):
 @pytest.mark.parametrize("pairs", [False, True])
 def test_split_of_rich_data_spends_exactly_what_is_left(chosen, pairs):
     left = 10**18 + 7
-    split = schedules.split_rich(2000.0, left, chosen=chosen, pairs=pairs)
+    split = schedules.split_rich("binary", 2000.0, left, chosen=chosen, pairs=pairs)
     prices = split.main, split.screen, split.pairs, split.chosen, split.forest
     assert sum(prices) == left
     assert [price > 0 for price in prices] == [True, pairs, pairs, chosen, True]
@@ -60,9 +60,16 @@ def test_main_effects_have_less_of_rich_data_the_stronger_the_signal():
         np.inf: 0.3,
     }
     assert {signal: schedules.main_share(signal) for signal in shares} == shares
-    split = schedules.split_rich(1e4, 10**18, chosen=True, pairs=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "forest"),
+    [("binary", 0.476, 0.119), ("multiclass", 0.2975, 0.2975), ("numeric", 0.2975, 0.2975)],
+)
+def test_chosen_trees_have_half_or_more_of_what_main_effects_and_pairs_leave(kind, chosen, forest):
+    split = schedules.split_rich(kind, 1e4, 10**18, chosen=True, pairs=True)
     parts = split.main, split.screen, split.pairs, split.chosen, split.forest
-    assert np.array(parts) / 10**18 == pytest.approx([0.3, 0.021, 0.084, 0.476, 0.119])
+    assert np.array(parts) / 10**18 == pytest.approx([0.3, 0.021, 0.084, chosen, forest])
 
 
 def test_the_signal_of_trees_is_that_of_what_main_effects_leave_where_it_is_strong():

@@ -110,6 +110,6 @@ def test_copies_of_a_feature_do_not_add_up():
 def test_pairs_of_several_classes_move_half_as_far(kind):
     state = state_of(kind=kind)
     found = state.fact(AutoFacts)
-    split = schedules.split_rich(9000.0, PRICE_ONE // 9, chosen=True, pairs=True)
+    split = schedules.split_rich(kind, 9000.0, PRICE_ONE // 9, chosen=True, pairs=True)
     memory = Pairs().begin(state.with_fact(replace(found, split=split))).memory
     assert memory.step.reach == (1.0 if kind == "multiclass" else 2.0)
