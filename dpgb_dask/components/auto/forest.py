@@ -33,6 +33,7 @@ from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQu
 from dpgb_dask.contracts.scores import added_by
 from dpgb_dask.kernels.splits import NOWHERE
 
+DRAWN = 24  # bytes that `draw_splits` takes per feature and node of a level
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -139,7 +140,7 @@ class Forest(Stage):
         )
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
-        """Return the memory of a batch's sums; of all trees, with the boxes of their leaves; of made-up rows."""
+        """Return the memory of a batch's sums and splits; of all trees, with the boxes of their leaves; of made-up rows."""
         leaves = 1 << self.deepest
         fast = self._most_rounds(np.inf, shape.kind) * self._batch_at(constants.FOREST_FASTER)
         n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
@@ -147,7 +148,9 @@ class Forest(Stage):
         n_sums = 2 * shape.n_scores * self.batch * leaves
         # codes of the rows, and what is found of them
         made = constants.MADE_ROWS * (len(most_bins) + 80 * shape.n_scores)
-        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made)
+        # chances and places left of every feature in each node of the lowest level, while splits are drawn
+        drawn = DRAWN * self.batch * leaves // 2 * len(most_bins)
+        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made + drawn)
 
     def _batch_at(self, faster: float) -> int:
         """Return the trees of a round."""
