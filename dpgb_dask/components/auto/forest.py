@@ -140,7 +140,7 @@ class Forest(Stage):
         )
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
-        """Return the memory of a batch's sums and splits; of all trees, with the boxes of their leaves; of made-up rows."""
+        """Return the memory of a batch's sums and splits; of all trees, with their leaves' boxes; of made-up rows."""
         leaves = 1 << self.deepest
         fast = self._most_rounds(np.inf, shape.kind) * self._batch_at(constants.FOREST_FASTER)
         n_trees = max(self._rounds_at(np.inf, shape.kind) * self.batch, fast)
