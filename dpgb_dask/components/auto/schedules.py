@@ -79,19 +79,20 @@ def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
     mu2 : float
         μ² left for all stages after the start.
     """
-    return n_rows * hess * float(np.sqrt((1 - constants.RICH_MAIN[1]) * max(mu2, 0.0))) / clip
+    return n_rows * hess * float(np.sqrt((1 - constants.CHOSEN_MAIN) * max(mu2, 0.0))) / clip
 
 
-def main_share(signal: float) -> float:
+def main_share(kind: str, signal: float) -> float:
     """Return the share of the main effects on rich data: the stronger the signal, the less, as trees tell more."""
     ends = np.log([constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL])
-    share = np.interp(np.log(max(signal, 1.0)), ends, constants.RICH_MAIN)
+    shares = constants.RICH_MAIN[kind], constants.CHOSEN_MAIN
+    share = np.interp(np.log(max(signal, 1.0)), ends, shares)
     return round(float(share), 3)  # the same on processors whose logarithms differ in the last bit
 
 
 def split_rich(kind: str, signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:
     """Divide ``left`` among main effects, pairs and chosen trees if there are to be any, and forest."""
-    main = int(left * main_share(signal))
+    main = int(left * main_share(kind, signal))
     both = int((left - main) * constants.RICH_PAIRS) if pairs else 0
     screen = int(both * constants.SCREEN_SHARE)
     trees = int((left - main - both) * constants.CHOSEN_SHARE[kind]) if chosen else 0

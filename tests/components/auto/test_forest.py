@@ -72,7 +72,7 @@ def test_it_takes_more_of_the_budget_and_more_rounds_as_the_signal_grows(
         assert stage.next_query(trees).splits.n_trees == (10 if of_classes else 15)
     total = split.main + split.screen + split.pairs + split.forest + split.chosen
     if rich:
-        assert split.main / total == pytest.approx(schedules.main_share(signal))
+        assert split.main / total == pytest.approx(schedules.main_share(kind, signal))
     else:
         assert split.forest / total == pytest.approx(0.3)
 

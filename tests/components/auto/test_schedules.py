@@ -50,16 +50,20 @@ def test_leaves_per_partition_is_bounded():
     assert np.isfinite(schedules.leaves_per_partition(1.0, 0.25, 1e-300, 1.0))
 
 
-def test_main_effects_have_less_of_rich_data_the_stronger_the_signal():
+@pytest.mark.parametrize(
+    ("kind", "least", "middle"),
+    [("binary", 0.6, 0.45), ("multiclass", 0.6, 0.45), ("numeric", 0.7, 0.5)],
+)
+def test_main_effects_have_less_of_rich_data_the_stronger_the_signal(kind, least, middle):
     shares = {
-        0.0: 0.7,
-        100.0: 0.7,
-        (100.0 * 1500.0) ** 0.5: 0.5,
+        0.0: least,
+        100.0: least,
+        (100.0 * 1500.0) ** 0.5: middle,
         1500.0: 0.3,
         1e9: 0.3,
         np.inf: 0.3,
     }
-    assert {signal: schedules.main_share(signal) for signal in shares} == shares
+    assert {signal: schedules.main_share(kind, signal) for signal in shares} == shares
 
 
 @pytest.mark.parametrize(
