@@ -23,6 +23,7 @@ from dpgb_dask.kernels import (
     pair_tables,
     posterior,
     predict,
+    random_splits,
     route,
     shrink,
     sides,
@@ -275,6 +276,13 @@ def _best_splits() -> None:
     splits.best_splits(sums, sums, np.array([2]), cuts, none, none, None, 1.0, 0.0, 0.0)
 
 
+def _random_splits() -> None:
+    left = np.zeros((1, 1), np.int16), np.ones((1, 1), np.int16)
+    node = np.zeros(1, np.uint16), np.full(1, splits.NOWHERE, np.uint8)
+    places, draws = np.zeros((1, 1), np.uint8), np.zeros((2, 1))
+    random_splits.split_nodes(np.ones(1), places, None, draws, np.zeros(1, bool), left, *node)
+
+
 def _leaf_steps() -> None:
     options = {"ridge": 1.0, "largest": 1.0, "rate": 1.0, "score_steps": 1.0}
     leaf_steps.leaf_steps(np.ones(4, np.int64), np.empty(0), 1, 1.0, 1.0, **options)
@@ -310,6 +318,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     # of that process, at its first round
     "best splits": _best_splits,
     "leaf steps": _leaf_steps,
+    "random splits": _random_splits,
     "posterior": _posterior,
     "boxes": _boxes,
 }

@@ -31,9 +31,10 @@ from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
+from dpgb_dask.kernels.random_splits import split_nodes
 from dpgb_dask.kernels.splits import NOWHERE
 
-DRAWN = 24  # bytes that `draw_splits` takes per feature and node of a level
+DRAWN = 14  # bytes that `draw_splits` takes per feature and node of a level
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -390,31 +391,18 @@ def draw_splits(
             first.feature, first.threshold, first.mask_of,
         )  # fmt: skip
     # of each node of a level: the places of every feature that are left to it, and what was split on above
-    low = np.zeros((n_trees, m), np.int16)
-    high = np.tile(n_places.astype(np.int16), (n_trees, 1))
+    left = np.zeros((n_trees, m), np.int16), np.tile(n_places.astype(np.int16), (n_trees, 1))
     used = np.zeros((n_trees, m), bool)
     for d in range(depth):
         level = slice((1 << d) - 1, (2 << d) - 1)
-        weight = chance * (low < high)
-        if interactions is not None:
-            weight *= interactions.allowed(used)
-        total = np.cumsum(weight, axis=1)
-        point, place = rng.random((2, len(total)))
-        drawn = (total <= (point * total[:, -1])[:, None]).sum(1)
         j, cut = feature[:, level].ravel(), threshold[:, level].ravel()
-        free = (cut == NOWHERE) & (mask_of[:, level].ravel() < 0) & (total[:, -1] > 0)
-        node = np.flatnonzero(free)
-        j[node] = drawn[node]
-        start, stop = low[node, j[node]], high[node, j[node]]
-        cut[node] = places[j[node], start + (place[node] * (stop - start)).astype(np.int64)]
+        begun = (cut != NOWHERE) | (mask_of[:, level].ravel() >= 0)
+        allowed = None if interactions is None else interactions.allowed(used)
+        left = split_nodes(chance, places, allowed, rng.random((2, len(j))), begun, left, j, cut)
         feature[:, level], threshold[:, level] = j.reshape(n_trees, -1), cut.reshape(n_trees, -1)
-        used[node, j[node]] = True
-        low, high, used = low.repeat(2, axis=0), high.repeat(2, axis=0), used.repeat(2, axis=0)
-        node = np.flatnonzero(cut != NOWHERE)  # what sets of categories leave is not followed
-        j, left = j[node], 2 * node
-        of_node, cut = places[j], cut[node, None]
-        high[left, j] = np.minimum(high[left, j], (of_node < cut).sum(1))
-        low[left + 1, j] = np.maximum(low[left + 1, j], (of_node <= cut).sum(1))
+        if interactions is not None:
+            used[np.arange(len(j)), j] |= cut != NOWHERE
+            used = used.repeat(2, axis=0)
     return Splits(feature, threshold, mask_of, masks)
 
 
