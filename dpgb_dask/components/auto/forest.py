@@ -149,7 +149,7 @@ class Forest(Stage):
         n_sums = 2 * shape.n_scores * self.batch * leaves
         # codes of the rows, and what is found of them
         made = constants.MADE_ROWS * (len(most_bins) + 80 * shape.n_scores)
-        # chances and places left of every feature in each node of the lowest level, while splits are drawn
+        # of every feature, the places left to each node of the lowest level while splits are drawn
         drawn = DRAWN * self.batch * leaves // 2 * len(most_bins)
         return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made + drawn)
 
@@ -386,10 +386,8 @@ def draw_splits(
     threshold = np.full(feature.shape, NOWHERE, np.uint8)
     mask_of, masks = np.full(feature.shape, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
     if first is not None:
-        begun, masks = slice(first.n_trees), first.masks
-        feature[begun], threshold[begun], mask_of[begun] = (
-            first.feature, first.threshold, first.mask_of,
-        )  # fmt: skip
+        n, masks = first.n_trees, first.masks
+        feature[:n], threshold[:n], mask_of[:n] = first.feature, first.threshold, first.mask_of
     # of each node of a level: the places of every feature that are left to it, and what was split on above
     left = np.zeros((n_trees, m), np.int16), np.tile(n_places.astype(np.int16), (n_trees, 1))
     used = np.zeros((n_trees, m), bool)
