@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import kernel, readable, writable
 from dpgb_dask.kernels.splits import NOWHERE
 
+# of every feature and node, (n_nodes, n_features) each: the first of the places left, and one behind the last
+Left = tuple[NDArray[np.int16], NDArray[np.int16]]
+
 
 @kernel
 def _split_nodes(
@@ -18,18 +21,16 @@ def _split_nodes(
     high: NDArray[np.int16],  # IN (n, m)
     feature: NDArray[np.uint16],  # INOUT (n,)
     cut: NDArray[np.uint8],  # INOUT (n,)
-    low_below: NDArray[np.int16],  # OUT (2n, m)
-    high_below: NDArray[np.int16],  # OUT (2n, m)
 ) -> None:
     ruled = allowed.shape[0] > 0
     for i in range(cut.shape[0]):
+        if begun[i]:
+            continue
         total = 0.0
         for j in range(chance.shape[0]):
-            for child in range(2 * i, 2 * i + 2):
-                low_below[child, j], high_below[child, j] = low[i, j], high[i, j]
             if low[i, j] < high[i, j] and (not ruled or allowed[i, j]):
                 total += chance[j]
-        if not begun[i] and total > 0:
+        if total > 0:
             edge, below = draws[0, i] * total, 0.0
             for j in range(chance.shape[0]):
                 if low[i, j] < high[i, j] and (not ruled or allowed[i, j]) and chance[j] > 0:
@@ -39,16 +40,6 @@ def _split_nodes(
                         break
             j = feature[i]
             cut[i] = places[j, low[i, j] + int(draws[1, i] * (high[i, j] - low[i, j]))]
-        if cut[i] != NOWHERE:
-            j = feature[i]
-            while (
-                high_below[2 * i, j] > low[i, j] and places[j, high_below[2 * i, j] - 1] >= cut[i]
-            ):
-                high_below[2 * i, j] -= 1
-            start = high_below[2 * i, j]
-            if start < high[i, j] and places[j, start] == cut[i]:
-                start += 1
-            low_below[2 * i + 1, j] = start
 
 
 def split_nodes(
@@ -57,11 +48,11 @@ def split_nodes(
     allowed: NDArray[np.bool_] | None,
     draws: NDArray[np.float64],
     begun: NDArray[np.bool_],
-    left: tuple[NDArray[np.int16], NDArray[np.int16]],
+    left: Left,
     feature: NDArray[np.uint16],
     cut: NDArray[np.uint8],
-) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-    """Split the nodes of a level, and return the places that are left to the nodes below.
+) -> None:
+    """Split the nodes of a level.
 
     Parameters
     ----------
@@ -75,20 +66,13 @@ def split_nodes(
         Uniform in [0, 1): for the feature and for the place of each node.
     begun : (n_nodes,) bool
         Nodes that keep the split that they have, if any.
-    left : two of (n_nodes, n_features) int16
-        The first of the places left to a node, and one behind the last.
+    left : Left
     feature, cut : (n_nodes,) uint16 and uint8
         Changed in place; a node keeps `NOWHERE` where no feature that it may split on has a place left.
-
-    Returns
-    -------
-    Two of (2 · n_nodes, n_features) int16
-        As ``left``: of the left child of the first node, its right child, and so on. What a mask sends where is not
-        followed.
     """
-    n, m = left[0].shape
-    below = np.empty((2 * n, m), np.int16), np.empty((2 * n, m), np.int16)
-    rule = np.empty((0, m), np.bool_) if allowed is None else np.ascontiguousarray(allowed)
+    rule = (
+        np.empty((0, len(chance)), np.bool_) if allowed is None else np.ascontiguousarray(allowed)
+    )
     _split_nodes(
         readable("chance", chance, np.float64, 1),
         readable("places", places, np.uint8, 2),
@@ -99,6 +83,49 @@ def split_nodes(
         readable("left", left[1], np.int16, 2),
         writable("feature", feature, np.uint16, 1),
         writable("cut", cut, np.uint8, 1),
+    )
+
+
+@kernel
+def _left_below(
+    places: NDArray[np.uint8],  # IN (m, most)
+    low: NDArray[np.int16],  # IN (n, m)
+    high: NDArray[np.int16],  # IN (n, m)
+    feature: NDArray[np.uint16],  # IN (n,)
+    cut: NDArray[np.uint8],  # IN (n,)
+    low_below: NDArray[np.int16],  # OUT (2n, m)
+    high_below: NDArray[np.int16],  # OUT (2n, m)
+) -> None:
+    for i in range(cut.shape[0]):
+        for child in range(2 * i, 2 * i + 2):
+            for j in range(low.shape[1]):
+                low_below[child, j], high_below[child, j] = low[i, j], high[i, j]
+        if cut[i] != NOWHERE:
+            j = feature[i]
+            end = high[i, j]
+            while end > low[i, j] and places[j, end - 1] >= cut[i]:
+                end -= 1
+            high_below[2 * i, j] = end
+            if end < high[i, j] and places[j, end] == cut[i]:
+                end += 1
+            low_below[2 * i + 1, j] = end
+
+
+def left_below(
+    places: NDArray[np.uint8], left: Left, feature: NDArray[np.uint16], cut: NDArray[np.uint8]
+) -> Left:
+    """Return the places left to the nodes below those of a level: to the children of the first node, and so on.
+
+    Parameters are those of `split_nodes`. What a mask sends where is not followed.
+    """
+    n, m = left[0].shape
+    below = np.empty((2 * n, m), np.int16), np.empty((2 * n, m), np.int16)
+    _left_below(
+        readable("places", places, np.uint8, 2),
+        readable("left", left[0], np.int16, 2),
+        readable("left", left[1], np.int16, 2),
+        readable("feature", feature, np.uint16, 1),
+        readable("cut", cut, np.uint8, 1),
         below[0],
         below[1],
     )

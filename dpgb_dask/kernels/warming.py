@@ -281,6 +281,7 @@ def _random_splits() -> None:
     node = np.zeros(1, np.uint16), np.full(1, splits.NOWHERE, np.uint8)
     places, draws = np.zeros((1, 1), np.uint8), np.zeros((2, 1))
     random_splits.split_nodes(np.ones(1), places, None, draws, np.zeros(1, bool), left, *node)
+    random_splits.left_below(places, left, *node)
 
 
 def _leaf_steps() -> None:

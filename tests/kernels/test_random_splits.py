@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpgb_dask.kernels.random_splits import split_nodes
+from dpgb_dask.kernels.random_splits import left_below, split_nodes
 from dpgb_dask.kernels.splits import NOWHERE
 
 
@@ -54,7 +54,8 @@ def test_nodes_are_split_as_by_numpy(seed, ruled):
     rng = np.random.default_rng(seed)
     allowed = np.asfortranarray(rng.random(left[0].shape) < 0.6) if ruled else None
     found, wanted = (feature.copy(), cut.copy()), (feature.copy(), cut.copy())
-    below = split_nodes(chance, places, allowed, draws, begun, left, *found)
+    split_nodes(chance, places, allowed, draws, begun, left, *found)
+    below = left_below(places, left, *found)
     told = plain(chance, places, allowed, draws, begun, left, *wanted)
     for mine, plainly in zip((*found, *below), (*wanted, *told), strict=True):
         np.testing.assert_array_equal(mine, plainly)
@@ -69,7 +70,8 @@ def test_a_draw_at_the_very_end_is_of_a_feature_that_may_be_drawn():
     left = np.zeros((1, 3), np.int16), np.array([[1, 1, 1]], np.int16)
     feature, cut = np.zeros(1, np.uint16), np.full(1, NOWHERE, np.uint8)
     draws = np.array([[1.0], [0.5]])
-    low, high = split_nodes(chance, places, None, draws, np.zeros(1, bool), left, feature, cut)
+    split_nodes(chance, places, None, draws, np.zeros(1, bool), left, feature, cut)
+    low, high = left_below(places, left, feature, cut)
     assert (feature[0], cut[0]) == (1, 5)
     assert low.tolist() == [[0, 0, 0], [0, 1, 0]]
     assert high.tolist() == [[1, 0, 1], [1, 1, 1]]

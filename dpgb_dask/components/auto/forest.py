@@ -31,10 +31,10 @@ from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
-from dpgb_dask.kernels.random_splits import split_nodes
+from dpgb_dask.kernels.random_splits import left_below, split_nodes
 from dpgb_dask.kernels.splits import NOWHERE
 
-DRAWN = 14  # bytes that `draw_splits` takes per feature and node of a level
+DRAWN = 8  # bytes that `draw_splits` takes per feature and node of a level
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
 
 
@@ -57,8 +57,8 @@ class ForestMemory:
     rescaled : bool
     chance : (n_features,) float64
         Of a feature to be split on.
-    last_bins : tuple of ((n_thresholds,) int64)
-        Per feature, the last bin of every part but the highest.
+    places : (n_features, most) uint8
+        Thresholds to draw from, increasing; `NOWHERE` behind the last of a feature.
     scale : ForestScale
         What the trees are multiplied by in the end.
     """
@@ -72,7 +72,7 @@ class ForestMemory:
     price: int
     rescaled: bool
     chance: NDArray[np.float64]
-    last_bins: tuple[NDArray[np.int64], ...]
+    places: NDArray[np.uint8]
     scale: ForestScale
 
 
@@ -215,9 +215,11 @@ class Forest(Stage):
             price=price,
             rescaled=not numeric,
             chance=_chance(state),
-            last_bins=tuple(
-                self._last_bins(mass, bins.categorical, state.shape.kind)
-                for mass, bins in zip(state.counts, model.bins, strict=True)
+            places=padded(
+                [
+                    self._last_bins(mass, bins.categorical, state.shape.kind)
+                    for mass, bins in zip(state.counts, model.bins, strict=True)
+                ]
             ),
             scale=ForestScale.begin(state, state.rng.stream("forest scale")),
         )
@@ -272,7 +274,7 @@ class Forest(Stage):
             turn = memory.round * memory.again + np.arange(memory.again)
             first = trees.only(turn % memory.chosen)
         return draw_splits(
-            memory.chance, memory.last_bins, memory.batch, trees.depth, rng, first, state.shape.interactions
+            memory.chance, memory.places, memory.batch, trees.depth, rng, first, state.shape.interactions
         )  # fmt: skip
 
     def update(self, state: State, query: Query, released: Answer) -> State:
@@ -349,9 +351,17 @@ def trees_again(chosen: int, batch: int) -> int:
     return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)
 
 
+def padded(places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
+    """Return the thresholds of every feature as rows of one array, with `NOWHERE` behind the last."""
+    rows = np.full((len(places), max(map(len, places))), NOWHERE, np.uint8)
+    for row, own in zip(rows, places, strict=True):
+        row[: len(own)] = own
+    return rows
+
+
 def draw_splits(
     chance: NDArray[np.float64],
-    last_bins: Sequence[NDArray[np.int64]],
+    places: NDArray[np.uint8],
     n_trees: int,
     depth: int,
     rng: np.random.Generator,
@@ -364,8 +374,8 @@ def draw_splits(
     ----------
     chance : (n_features,) float64
         Of a feature to be drawn, where all may be; a feature with chance 0 is never drawn.
-    last_bins : sequence of (n_places,) int64
-        Per feature, the thresholds to draw from, in order.
+    places : (n_features, most) uint8
+        `padded` thresholds to draw from.
     n_trees, depth : int
     rng : numpy.random.Generator
     first : Splits or None
@@ -377,11 +387,7 @@ def draw_splits(
     Splits
         A node has no split where no feature that it may split on varies.
     """
-    m = len(chance)
-    n_places = np.array([len(own) for own in last_bins])
-    places = np.full((m, int(n_places.max())), NOWHERE, np.uint8)
-    for own, ends in zip(places, last_bins, strict=True):
-        own[: len(ends)] = ends
+    m, n_places = len(chance), np.count_nonzero(places != NOWHERE, axis=1)
     feature = np.zeros((n_trees, (1 << depth) - 1), np.uint16)
     threshold = np.full(feature.shape, NOWHERE, np.uint8)
     mask_of, masks = np.full(feature.shape, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
@@ -396,11 +402,13 @@ def draw_splits(
         j, cut = feature[:, level].ravel(), threshold[:, level].ravel()
         begun = (cut != NOWHERE) | (mask_of[:, level].ravel() >= 0)
         allowed = None if interactions is None else interactions.allowed(used)
-        left = split_nodes(chance, places, allowed, rng.random((2, len(j))), begun, left, j, cut)
+        split_nodes(chance, places, allowed, rng.random((2, len(j))), begun, left, j, cut)
         feature[:, level], threshold[:, level] = j.reshape(n_trees, -1), cut.reshape(n_trees, -1)
         if interactions is not None:
             used[np.arange(len(j)), j] |= cut != NOWHERE
             used = used.repeat(2, axis=0)
+        if d + 1 < depth:
+            left = left_below(places, left, j, cut)
     return Splits(feature, threshold, mask_of, masks)
 
 

@@ -18,7 +18,6 @@ from dpgb_dask.components.answers import Sums
 from dpgb_dask.components.auto.forest_scale import TINY, Curvature, ForestScale, curvature_at
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
-    current_gradient,
     curvature_of,
     gradient_of,
     hess_of_rows,
@@ -75,10 +74,8 @@ def edges_of(added: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def slope_gradient(state: State) -> Gradient:
     """Return the gradient whose sums tell the slope: with a wide clip of a number, as a multiple has to fit means."""
-    kind, found = state.shape.kind, state.fact(AutoFacts)
-    if kind != "numeric":
-        return current_gradient(state)
-    return gradient_of(kind, min(constants.SLOPE_CLIP * found.clip, 1.0), state.shape.n_scores)
+    wide = min(constants.SLOPE_CLIP * state.fact(AutoFacts).clip, 1.0)
+    return gradient_of(state.shape.kind, wide, state.shape.n_scores)
 
 
 def slope_of(state: State, scale: ForestScale, query: ContributionSumsQuery, answer: Sums) -> Slope:

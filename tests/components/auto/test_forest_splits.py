@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpgb_dask.components.auto.forest import draw_splits
+from dpgb_dask.components.auto.forest import draw_splits, padded
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.model import Splits
 
@@ -44,7 +44,7 @@ def walked(splits, tree):
 def test_a_node_splits_where_something_is_left_to_divide(depth, n_begun):
     rng = np.random.default_rng(depth)
     first = begun(n_begun, depth) if n_begun and depth > 1 else None
-    splits = draw_splits(CHANCE, PLACES, 40, depth, rng, first)
+    splits = draw_splits(CHANCE, padded(PLACES), 40, depth, rng, first)
     without = 0
     for tree in range(40):
         given = first is not None and tree < n_begun
@@ -66,7 +66,7 @@ def test_a_node_splits_where_something_is_left_to_divide(depth, n_begun):
 
 
 def test_features_follow_their_chances_and_places_are_alike():
-    splits = draw_splits(CHANCE, PLACES, 30_000, 2, np.random.default_rng(0))
+    splits = draw_splits(CHANCE, padded(PLACES), 30_000, 2, np.random.default_rng(0))
     root, at = splits.feature[:, 0], splits.threshold[:, 0]
     np.testing.assert_allclose(np.bincount(root, minlength=4) / 30_000, CHANCE, atol=0.01)
     for j, own in enumerate(PLACES[:3]):
@@ -84,8 +84,7 @@ def test_features_follow_their_chances_and_places_are_alike():
 
 
 def test_nothing_to_divide_makes_trees_of_one_leaf():
-    splits = draw_splits(
-        np.array([0.0, 1.0]), [np.array([3]), np.array([1])], 4, 3, np.random.default_rng(0)
-    )
+    places = padded([np.array([3]), np.array([1])])
+    splits = draw_splits(np.array([0.0, 1.0]), places, 4, 3, np.random.default_rng(0))
     assert (splits.threshold[:, 0] == 1).all()
     assert (splits.threshold[:, 1:] == NOWHERE).all()
