@@ -1,4 +1,4 @@
-"""A state of `auto` on rich data after its main effects, released answers to it, and a walk down a tree."""
+"""A state of `auto` on rich data after its main effects, released answers to it, places, and a walk down a tree."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import numpy as np
 from dpgb_dask import Schema
 from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.posterior import AutoFacts, Totals
+from dpgb_dask.components.auto.random_splits import Places
 from dpgb_dask.components.auto.smoothing import Intercept
 from dpgb_dask.contracts.boundary import Receipt, Released
 from dpgb_dask.contracts.model import FeatureBins, Model, no_trees
@@ -42,6 +43,13 @@ def state_of(signal=9000.0, kind="binary"):
     first = State.first(shape, 0, Budget(epsilon=1.0, delta=1e-6), PRICE_ONE)
     model = Model(bins, np.zeros(n_scores, np.int32), tables, (), no_trees(n_scores=n_scores))
     return replace(first, model=model, counts=counts, n_rows=N_ROWS).with_fact(facts)
+
+
+def places_at(cuts, weights=None):
+    """Places of features of 250 bins, at these thresholds and with these weights; without, all alike."""
+    weights = weights or [np.ones(len(own)) for own in cuts]
+    sides = [np.arange(250) > np.array(own, int)[:, None] for own in cuts]
+    return Places.from_sides(list(zip(sides, weights, strict=True)), [True] * len(cuts))
 
 
 def answered(query, value, sd=1.0):

@@ -179,6 +179,17 @@ class Splits(_Checkable):
         used, mask_of[masked] = np.unique(mask_of[masked], return_inverse=True)
         return Splits(self.feature[trees], self.threshold[trees], mask_of, self.masks[used])
 
+    def sharing(self, masks: NDArray[np.uint8]) -> "Splits":
+        """Return the trees with these masks, and behind them those of their own that are not among them."""
+        place = {mask.tobytes(): k for k, mask in enumerate(masks)}
+        more = list(
+            {mask.tobytes(): mask for mask in self.masks if mask.tobytes() not in place}.values()
+        )
+        place |= {mask.tobytes(): len(masks) + k for k, mask in enumerate(more)}
+        moved = np.array([place[mask.tobytes()] for mask in self.masks] + [-1], np.int32)
+        joined = np.concatenate([masks, np.array(more, np.uint8).reshape(-1, MAX_BINS)])
+        return Splits(self.feature, self.threshold, moved[self.mask_of], joined)
+
     def runs(self, size: int) -> "list[Splits]":
         """Return all trees in runs of ``size``, each with the masks from the first to the last that it uses.
 
@@ -235,13 +246,20 @@ def flaw_of(splits: Splits) -> str | None:
 
 
 def join_splits(a: Splits, b: Splits) -> Splits:
-    """Return the trees of ``a``, then those of ``b``; both of the same depth."""
-    moved = np.where(b.mask_of < 0, -1, b.mask_of + len(a.masks)).astype(np.int32)
+    """Return the trees of ``a``, then those of ``b``; both of the same depth.
+
+    Masks that ``b`` begins with, if they are all of ``a``, are kept once.
+    """
+    if np.array_equal(a.masks, b.masks[: len(a.masks)]):
+        moved, masks = b.mask_of, b.masks
+    else:
+        moved = np.where(b.mask_of < 0, -1, b.mask_of + len(a.masks)).astype(np.int32)
+        masks = np.concatenate([a.masks, b.masks])
     return Splits(
         np.concatenate([a.feature, b.feature]),
         np.concatenate([a.threshold, b.threshold]),
         np.concatenate([a.mask_of, moved]),
-        np.concatenate([a.masks, b.masks]),
+        masks,
     )
 
 

@@ -278,10 +278,10 @@ def _best_splits() -> None:
 
 def _random_splits() -> None:
     left = np.zeros((1, 1), np.int16), np.ones((1, 1), np.int16)
-    node = np.zeros(1, np.uint16), np.full(1, splits.NOWHERE, np.uint8)
-    places, draws = np.zeros((1, 1), np.uint8), np.zeros((2, 1))
-    random_splits.split_nodes(np.ones(1), places, None, draws, np.zeros(1, bool), left, *node)
-    random_splits.left_below(places, left, *node)
+    feature, below, draws = np.zeros(1, np.uint16), np.array([[0.0, 1.0]]), np.zeros((2, 1))
+    begun, end = np.zeros(1, bool), np.zeros(1, np.int16)
+    random_splits.split_nodes(np.ones(1), below, None, draws, begun, left, feature)
+    random_splits.left_below(left, feature, end, end)
 
 
 def _leaf_steps() -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from neighbours import SCHEMAS, check_neighbours, some_rows
 from plans import OUTSIDE
+from rich_parts import places_at
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, recipes, verify
-from dpgb_dask.components.auto.forest import draw_splits, padded
+from dpgb_dask.components.auto.random_splits import draw_splits
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.plan import Plan, Shape
@@ -183,7 +184,7 @@ def test_drawn_features_follow_their_chances():
         constraints_of(None, [[0, 1], [0, 2]], SCHEMAS["binary"]), SCHEMAS["binary"]
     )
     chance, rng = np.array([0.5, 0.3, 0.2]), np.random.default_rng(0)
-    places = padded([np.arange(200)] * 3)  # so many that hardly a feature is left without one
+    places = places_at([range(200)] * 3)  # so many that hardly a feature is left without one
     feature = draw_splits(chance, places, 20_000, 2, rng, interactions=rule).feature
     root, below = feature[:, 0], feature[:, 1]
     np.testing.assert_allclose(np.bincount(root) / 20_000, chance, atol=0.02)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
+from dpgb_dask.components.auto.levels import levels_of
 from dpgb_dask.components.auto.noise import ForestNoise
-from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
@@ -28,7 +28,7 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.trees.splits import LevelSplits, grow, root
-from dpgb_dask.contracts.model import FeatureBins, Splits, no_trees
+from dpgb_dask.contracts.model import Splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import (
     SLOPE_BITS,
@@ -146,7 +146,7 @@ class ChosenTrees(Stage):
             return state
         tables = zip(state.counts, state.model.bins, state.model.tables, strict=True)
         n_levels = self.levels or constants.TREE_LEVELS[state.shape.kind]
-        levels = [_levels_of(bins, mass, table, n_levels) for mass, bins, table in tables]
+        levels = [levels_of(bins, mass, table, n_levels) for mass, bins, table in tables]
         used = [j for j, level_of_bin in enumerate(levels) if level_of_bin.any()]
         if not used:
             return state
@@ -265,28 +265,6 @@ class ChosenTrees(Stage):
 def _power_of_two(most: float) -> int:
     """Return the largest power of two that is at most ``most``, and at least 1."""
     return 1 << (max(int(most), 1).bit_length() - 1)
-
-
-def _levels_of(
-    bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], n: int
-) -> NDArray[np.uint8]:
-    """Return the levels of a feature's bins, (n_bins,), between which it can be split."""
-    if not bins.categorical:
-        return coarsen(mass, False, n)
-    order = np.argsort(_order_of(table, mass), kind="stable")
-    level = np.empty(len(mass), np.uint8)
-    level[order] = coarsen(mass[order], False, n)
-    return level
-
-
-def _order_of(table: NDArray[np.int32], mass: NDArray[np.float64]) -> NDArray[Any]:
-    """Return what categories are ordered by, (n_bins,): their effect; of several scores, where effects differ most."""
-    if table.shape[1] == 1:
-        return table[:, 0]
-    share = np.maximum(mass, 0) / max(mass.sum(), 1)
-    effects = table - share @ table
-    _, vectors = np.linalg.eigh(effects.T @ (share[:, None] * effects))
-    return np.asarray(effects @ vectors[:, -1])
 
 
 def _level(query: SharedChoiceQuery, chosen: NDArray[np.int64]) -> LevelSplits:

@@ -13,7 +13,7 @@ from dpgb_dask.components.auto.forest_scale import ForestScale
 from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_gradient, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.noise import ForestNoise
-from dpgb_dask.components.auto.pairs import coarsen, feature_strength
+from dpgb_dask.components.auto.pairs import feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
@@ -25,14 +25,12 @@ from dpgb_dask.components.auto.posterior import (
     steps,
     with_residual_scale,
 )
+from dpgb_dask.components.auto.random_splits import Places, draw_splits
 from dpgb_dask.components.options import check_rate, check_whole
-from dpgb_dask.contracts.constraints import Interactions
-from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
+from dpgb_dask.contracts.model import Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
-from dpgb_dask.kernels.random_splits import left_below, split_nodes
-from dpgb_dask.kernels.splits import NOWHERE
 
 DRAWN = 8  # bytes that `draw_splits` takes per feature and node of a level
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
@@ -57,8 +55,7 @@ class ForestMemory:
     rescaled : bool
     chance : (n_features,) float64
         Of a feature to be split on.
-    places : (n_features, most) uint8
-        Thresholds to draw from, increasing; `NOWHERE` behind the last of a feature.
+    places : Places
     scale : ForestScale
         What the trees are multiplied by in the end.
     """
@@ -72,7 +69,7 @@ class ForestMemory:
     price: int
     rescaled: bool
     chance: NDArray[np.float64]
-    places: NDArray[np.uint8]
+    places: Places
     scale: ForestScale
 
 
@@ -92,8 +89,7 @@ class Forest(Stage):
         For several classes, and where trees begin as chosen ones, it is 1.5 times this, and about as many trees come in
         1.5 times as many rounds.
     levels : int or None
-        Number of thresholds per feature to draw from; they divide its noisy mass evenly. None for 32, or 16 for several
-        classes.
+        Groups into which the places divide a feature at most. None for 32, or 16 for several classes.
 
     Notes
     -----
@@ -215,23 +211,10 @@ class Forest(Stage):
             price=price,
             rescaled=not numeric,
             chance=_chance(state),
-            places=padded(
-                [
-                    self._last_bins(mass, bins.categorical, state.shape.kind)
-                    for mass, bins in zip(state.counts, model.bins, strict=True)
-                ]
-            ),
+            places=Places.of(state, self.levels or constants.TREE_LEVELS[state.shape.kind]),
             scale=ForestScale.begin(state, state.rng.stream("forest scale")),
         )
         return replace(state, model=model, memory=memory)
-
-    def _last_bins(
-        self, mass: NDArray[np.float64], categorical: bool, kind: str
-    ) -> NDArray[np.int64]:
-        """Return where a feature may be split: evenly over noisy ranks."""
-        level = coarsen(mass, categorical, self.levels or constants.TREE_LEVELS[kind])
-        ends = np.flatnonzero(np.diff(level.astype(np.int64)))
-        return ends if len(ends) else np.zeros(1, np.int64)
 
     def next_query(self, state: State) -> Query | None:
         """Ask for the residual scale, then the leaf sums of the next batch of random trees, last for their slope."""
@@ -263,7 +246,7 @@ class Forest(Stage):
         )
 
     def _draw(self, state: State, rng: np.random.Generator) -> Splits:
-        """Draw random splits: features mostly by their released strength, thresholds evenly over noisy ranks.
+        """Draw random splits: features mostly by their released strength, places by rows and effects.
 
         Some trees begin as a chosen one, the chosen ones in turn.
         """
@@ -313,7 +296,8 @@ class Forest(Stage):
             batches=(memory.batch,),
             scales=(1.0,),
         ).after(state)
-        trees = state.model.trees.with_more(query.splits, value)
+        trees = state.model.trees
+        trees = trees.with_more(query.splits.sharing(trees.splits.masks), value)
         # short trees ask for more than long ones: the second half of the rounds tells of all
         late = memory.round >= memory.rounds // 2
         scale = memory.scale.after(state, query.splits, answer, value, values, counts=late)
@@ -349,67 +333,6 @@ def trees_again(chosen: int, batch: int) -> int:
     """Return how many trees of a batch begin as a chosen one: the more, the more of these were worth their price."""
     more = max(chosen - constants.CHOSEN_TREES[0], 0)
     return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)
-
-
-def padded(places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
-    """Return the thresholds of every feature as rows of one array, with `NOWHERE` behind the last."""
-    rows = np.full((len(places), max(map(len, places))), NOWHERE, np.uint8)
-    for row, own in zip(rows, places, strict=True):
-        row[: len(own)] = own
-    return rows
-
-
-def draw_splits(
-    chance: NDArray[np.float64],
-    places: NDArray[np.uint8],
-    n_trees: int,
-    depth: int,
-    rng: np.random.Generator,
-    first: Splits | None = None,
-    interactions: Interactions | None = None,
-) -> Splits:
-    """Draw trees level by level: a node splits on a feature that still varies in it, at one of the places left to it.
-
-    Parameters
-    ----------
-    chance : (n_features,) float64
-        Of a feature to be drawn, where all may be; a feature with chance 0 is never drawn.
-    places : (n_features, most) uint8
-        `padded` thresholds to draw from.
-    n_trees, depth : int
-    rng : numpy.random.Generator
-    first : Splits or None
-        The first trees split as these do wherever these split.
-    interactions : Interactions or None
-
-    Returns
-    -------
-    Splits
-        A node has no split where no feature that it may split on varies.
-    """
-    m, n_places = len(chance), np.count_nonzero(places != NOWHERE, axis=1)
-    feature = np.zeros((n_trees, (1 << depth) - 1), np.uint16)
-    threshold = np.full(feature.shape, NOWHERE, np.uint8)
-    mask_of, masks = np.full(feature.shape, -1, np.int32), np.empty((0, MAX_BINS), np.uint8)
-    if first is not None:
-        n, masks = first.n_trees, first.masks
-        feature[:n], threshold[:n], mask_of[:n] = first.feature, first.threshold, first.mask_of
-    # of each node of a level: the places of every feature that are left to it, and what was split on above
-    left = np.zeros((n_trees, m), np.int16), np.tile(n_places.astype(np.int16), (n_trees, 1))
-    used = np.zeros((n_trees, m), bool)
-    for d in range(depth):
-        level = slice((1 << d) - 1, (2 << d) - 1)
-        j, cut = feature[:, level].ravel(), threshold[:, level].ravel()
-        begun = (cut != NOWHERE) | (mask_of[:, level].ravel() >= 0)
-        allowed = None if interactions is None else interactions.allowed(used)
-        split_nodes(chance, places, allowed, rng.random((2, len(j))), begun, left, j, cut)
-        feature[:, level], threshold[:, level] = j.reshape(n_trees, -1), cut.reshape(n_trees, -1)
-        if interactions is not None:
-            used[np.arange(len(j)), j] |= cut != NOWHERE
-            used = used.repeat(2, axis=0)
-        if d + 1 < depth:
-            left = left_below(places, left, j, cut)
-    return Splits(feature, threshold, mask_of, masks)
 
 
 def _chance(state: State) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto import smoothing
+from dpgb_dask.components.auto.levels import coarsen
 from dpgb_dask.components.auto.noise import PairNoise, Screened, filters_of
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
@@ -34,20 +35,6 @@ from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
 from dpgb_dask.frozen import pieces
-
-
-def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.uint8]:
-    """Map bins to at most ``n`` groups, in order: groups of equal noisy mass, or the heaviest categories and the rest.
-
-    Categorical bins are sorted by mass, so groups are ordered for both types of feature.
-    """
-    if len(mass) <= n:
-        return np.arange(len(mass), dtype=np.uint8)
-    if categorical:
-        return np.minimum(np.arange(len(mass)), n - 1).astype(np.uint8)
-    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
-    level = np.minimum((middle * n).astype(int), n - 1)
-    return np.unique(level, return_inverse=True)[1].astype(np.uint8)
 
 
 def feature_strength(state: State) -> NDArray[np.float64]:

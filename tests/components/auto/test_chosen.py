@@ -13,6 +13,7 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
 from dpgb_dask.components.auto import chosen, schedules
 from dpgb_dask.components.auto.chosen import ChosenTrees
+from dpgb_dask.components.auto.levels import order_of
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.components.auto.start import Start
@@ -195,11 +196,11 @@ def test_categories_of_several_classes_stand_where_their_effects_differ_most():
     """Along one line, in its order (from either end), however rows are spread and whatever they share."""
     place, mass = np.array([3, -1, 0, 7, -5]), np.array([10.0, 20, 0, 30, 5])
     table = (np.array([4, -1, -3]) * place[:, None] + np.array([500, 2, -7])).astype(np.int32)
-    order = np.argsort(chosen._order_of(table, mass)).tolist()
+    order = np.argsort(order_of(table, mass)).tolist()
     assert order in (np.argsort(place).tolist(), np.argsort(-place).tolist())
     one = table[:, :1]
-    assert chosen._order_of(one, mass) is not None
-    np.testing.assert_array_equal(chosen._order_of(one, mass), one[:, 0])
+    assert order_of(one, mass) is not None
+    np.testing.assert_array_equal(order_of(one, mass), one[:, 0])
 
 
 def test_leaves_are_newton_steps_without_noise_and_nothing_in_noise():

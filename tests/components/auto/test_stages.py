@@ -9,8 +9,8 @@ import pytest
 from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.forest import Forest
+from dpgb_dask.components.auto.levels import coarsen
 from dpgb_dask.components.auto.main_effects import MainEffects, possible_cuts, random_partition
-from dpgb_dask.components.auto.pairs import coarsen
 from dpgb_dask.components.auto.posterior import AutoFacts, in_threads, round_price
 from dpgb_dask.components.auto.start import binary_start, multiclass_start
 from dpgb_dask.components.bins import Bins

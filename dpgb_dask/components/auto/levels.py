@@ -1,0 +1,44 @@
+"""Groups of a feature's bins, between which pairs and chosen trees divide it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpgb_dask.contracts.model import FeatureBins
+
+
+def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.uint8]:
+    """Map bins to at most ``n`` groups, in order: groups of equal noisy mass, or the heaviest categories and the rest.
+
+    Categorical bins are sorted by mass, so groups are ordered for both types of feature.
+    """
+    if len(mass) <= n:
+        return np.arange(len(mass), dtype=np.uint8)
+    if categorical:
+        return np.minimum(np.arange(len(mass)), n - 1).astype(np.uint8)
+    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
+    level = np.minimum((middle * n).astype(int), n - 1)
+    return np.unique(level, return_inverse=True)[1].astype(np.uint8)
+
+
+def levels_of(
+    bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], n: int
+) -> NDArray[np.uint8]:
+    """Return the levels of a feature's bins, (n_bins,), between which it can be split."""
+    if not bins.categorical:
+        return coarsen(mass, False, n)
+    order = np.argsort(order_of(table, mass), kind="stable")
+    level = np.empty(len(mass), np.uint8)
+    level[order] = coarsen(mass[order], False, n)
+    return level
+
+
+def order_of(table: NDArray[np.int32], mass: NDArray[np.float64]) -> NDArray[Any]:
+    """Return what categories are ordered by, (n_bins,): their effect; of several scores, where effects differ most."""
+    if table.shape[1] == 1:
+        return table[:, 0]
+    share = np.maximum(mass, 0) / max(mass.sum(), 1)
+    effects = table - share @ table
+    _, vectors = np.linalg.eigh(effects.T @ (share[:, None] * effects))
+    return np.asarray(effects @ vectors[:, -1])
