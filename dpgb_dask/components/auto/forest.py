@@ -27,7 +27,7 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.auto.random_splits import Places, draw_splits
 from dpgb_dask.components.options import check_rate, check_whole
-from dpgb_dask.contracts.model import Splits, TreeEnsemble, no_trees
+from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
@@ -147,7 +147,10 @@ class Forest(Stage):
         made = constants.MADE_ROWS * (len(most_bins) + 80 * shape.n_scores)
         # of every feature, the places left to each node of the lowest level while splits are drawn
         drawn = DRAWN * self.batch * leaves // 2 * len(most_bins)
-        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made + drawn)
+        # one to draw from and one in the trees for each place of categories; numeric features have MAX_BINS, and none
+        levels = self.levels or constants.TREE_LEVELS[shape.kind]
+        masks = 2 * MAX_BINS * sum(min(most, levels) for most in most_bins if most < MAX_BINS)
+        return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made + drawn + masks)
 
     def _batch_at(self, faster: float) -> int:
         """Return the trees of a round."""

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.levels import order_of
-from dpgb_dask.components.trees.splits import threshold_of
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.plan import State
@@ -65,13 +64,12 @@ class Places:
         for j, (right, weight) in enumerate(found):
             below[j, 0] = 0
             below[j, 1 : len(weight) + 1] = np.cumsum(weight) / weight.sum()
-            for place, side in enumerate(right):
-                last_left = threshold_of(side)
-                if last_left is None:
-                    mask_of[j, place] = len(masks)
-                    masks.append(np.pad(side, (0, MAX_BINS - len(side))))
-                else:
-                    threshold[j, place] = last_left
+            n_left = np.count_nonzero(~right, axis=1)
+            by_threshold = (right == (np.arange(right.shape[1]) >= n_left[:, None])).all(1)
+            threshold[j, np.flatnonzero(by_threshold)] = n_left[by_threshold] - 1
+            own = np.flatnonzero(~by_threshold)
+            mask_of[j, own] = len(masks) + np.arange(len(own))
+            masks += list(np.pad(right[own], ((0, 0), (0, MAX_BINS - right.shape[1]))))
         return cls(
             n=np.array([len(weight) for _, weight in found], np.int16),
             below=below,

@@ -17,6 +17,8 @@ from dpgb_dask.contracts.queries import ContributionSumsQuery
 from dpgb_dask.contracts.scores import added_by
 
 N = 4000
+# with a place between any two bins, as the rows follow one
+STAGE = Forest(rounds=10, levels=64)
 
 
 def people(kind, rng, *, effect):
@@ -46,7 +48,7 @@ def complete(kind, seed, *, effect, sd):
     """A state when all trees are there, which made-up people's sums with noise of a standard deviation made."""
     rng = np.random.default_rng(seed)
     codes, y = people(kind, rng, effect=effect)
-    state, stage = state_of(kind=kind), Forest(rounds=10)
+    state, stage = state_of(kind=kind), STAGE
     counts = tuple(
         np.bincount(code, minlength=own.n_bins).astype(float)
         for code, own in zip(codes, state.model.bins, strict=True)
@@ -83,7 +85,7 @@ def complete(kind, seed, *, effect, sd):
 
 def grown(kind, seed, *, effect, sd):
     """The scale of such a forest, and its state when rows have been asked."""
-    state, stage = complete(kind, seed, effect=effect, sd=sd), Forest(rounds=10)
+    state, stage = complete(kind, seed, effect=effect, sd=sd), STAGE
     codes, y = people(kind, np.random.default_rng(seed), effect=effect)
     trees, query = state.model.trees, stage.next_query(state)
     score = added_by(trees, codes) / SCORE_ONE

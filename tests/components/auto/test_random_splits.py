@@ -5,9 +5,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from rich_parts import leaf_of, places_at, state_of
+from rich_parts import answered, leaf_of, places_at, state_of
 
 from dpgb_dask.components import constants
+from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.random_splits import (
     Places,
     draw_splits,
@@ -206,3 +207,17 @@ def test_trees_name_masks_that_others_have():
         assert named.mask_of.dtype == np.int32
     plain = Splits.plain(own.feature, own.threshold)
     assert (plain.sharing(masks).mask_of == -1).all()
+
+
+def test_trees_of_all_rounds_share_their_masks():
+    stage, state = Forest(rounds=10), ranks(state_of(), [-50, 40, -10, 20, 5], [60, 50, 40, 30, 20])
+    state = stage.begin(state)
+    state = replace(state, memory=replace(state.memory, chance=np.array([0.0, 1, 0])))
+    for _ in range(4):
+        query = stage.next_query(state)
+        sums = np.ones((query.n_cells, 2)) * 100
+        state = stage.update(state, query, answered(query, sums))
+    masks = state.model.trees.splits.masks
+    places = state.memory.places
+    assert {mask.tobytes() for mask in masks} == {mask.tobytes() for mask in places.masks}
+    assert len(masks) == len(places.masks) == 3
