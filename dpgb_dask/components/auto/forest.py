@@ -119,6 +119,8 @@ class Forest(Stage):
         if self.depth is not None:
             check_whole("depth", self.depth, 1, self.adds_to)
         check_rate("learning_rate", self.learning_rate)
+        if self.levels is not None:
+            check_whole("levels", self.levels, 2, 255)
 
     @property
     def deepest(self) -> int:

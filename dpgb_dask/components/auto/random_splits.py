@@ -84,13 +84,12 @@ def _places_of(
     bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], most: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return which codes the places of a feature send right, and the weight of each."""
-    rank = np.arange(len(mass))
+    n = len(mass)
+    rank = np.arange(n)
     if bins.categorical:
-        rank[np.argsort(order_of(table, mass), kind="stable")] = np.arange(len(mass))
-        if 2 * rank[0] >= len(
-            mass
-        ):  # from the end where the heaviest is: a threshold tells it from the others
-            rank = len(mass) - 1 - rank
+        rank[np.argsort(order_of(table, mass), kind="stable")] = np.arange(n)
+        # from the end where the heaviest is: a threshold tells it from the others
+        rank = n - 1 - rank if 2 * rank[0] >= n else rank
     order = np.argsort(rank)
     weight = weights_between(mass[order], table[order], missing_last=not bins.categorical)
     place, weight = heaviest(weight, most - 1)
