@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto.levels import order_of
+from dpgb_dask.components.auto.posterior import AutoFacts
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.plan import State
@@ -45,8 +46,9 @@ class Places:
     def of(cls, state: State, most: int) -> Self:
         """Return the places of a model's features by their released rows and effects, fewer than ``most`` of each."""
         assert state.model is not None
+        known = effects_known(state.fact(AutoFacts).split.signal)
         tables = zip(state.model.bins, state.counts, state.model.tables, strict=True)
-        found = [_places_of(*own, most) for own in tables]
+        found = [_places_of(*own, known, most) for own in tables]
         return cls.from_sides(found, [not bins.categorical for bins in state.model.bins])
 
     @classmethod
@@ -81,7 +83,7 @@ class Places:
 
 
 def _places_of(
-    bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], most: int
+    bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], known: float, most: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return which codes the places of a feature send right, and the weight of each."""
     n = len(mass)
@@ -91,23 +93,32 @@ def _places_of(
         # from the end where the heaviest is: a threshold tells it from the others
         rank = n - 1 - rank if 2 * rank[0] >= n else rank
     order = np.argsort(rank)
-    weight = weights_between(mass[order], table[order], missing_last=not bins.categorical)
+    weight = weights_between(mass[order], table[order], known, missing_last=not bins.categorical)
     place, weight = heaviest(weight, most - 1)
     return rank > place[:, None], weight
 
 
+def effects_known(signal: float) -> float:
+    """Return how far places follow what is released: not where data are not rich, wholly where trees are deep."""
+    ends = np.log([constants.RICH_SIGNAL, constants.DEEP_SIGNAL])
+    # the same on processors whose logarithms differ in the last bit
+    return round(float(np.interp(np.log(max(signal, 1.0)), ends, (0, 1))), 3)
+
+
 def weights_between(
-    mass: NDArray[np.float64], table: NDArray[np.int32], *, missing_last: bool
+    mass: NDArray[np.float64], table: NDArray[np.int32], known: float, *, missing_last: bool
 ) -> NDArray[np.float64]:
     """Return how much neighbouring bins want to be parted, (n_bins - 1,): by their rows, and by how effects differ.
 
-    Missing values are not the neighbours of the last bin: they are parted from the others by their rows alone.
+    As far as they are ``known``, from 0 to 1; the rest is alike for all. Missing values are not the neighbours of the
+    last bin: they are parted from the others by their rows alone.
     """
     rows, differ = (mass[1:] + mass[:-1]) / 2, np.abs(np.diff(table, axis=0)).sum(1).astype(float)
     if missing_last and len(rows):
         rows[-1], differ[-1] = mass[-1], 0
     share = constants.FOREST_BY_EFFECT if differ.any() else 0.0
-    return (1 - share) * rows / rows.sum() + share * differ / max(differ.sum(), 1)
+    told = (1 - share) * rows / rows.sum() + share * differ / max(differ.sum(), 1)
+    return known * told + (1 - known) / max(len(rows), 1)
 
 
 def heaviest(

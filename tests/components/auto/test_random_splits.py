@@ -12,6 +12,7 @@ from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.random_splits import (
     Places,
     draw_splits,
+    effects_known,
     heaviest,
     weights_between,
 )
@@ -133,22 +134,38 @@ def test_categories_are_split_in_the_order_of_their_effects(flip):
 
 
 def test_places_are_by_rows_and_by_what_effects_differ():
-    """Halves of rows and of variation; the missing bin, whose effect is no neighbour's, by its rows alone."""
+    """Shares of rows and of variation; the missing bin, whose effect is no neighbour's, by its rows alone."""
     mass = np.array([10.0, 30, 40, 20])
     table = np.array([[0], [6], [-3], [100]], np.int32)
-    found = weights_between(mass, table, missing_last=True)
+    found = weights_between(mass, table, 1.0, missing_last=True)
     share = constants.FOREST_BY_EFFECT
     rows, effect = np.array([20, 35, 20]) / 75, np.array([6, 9, 0]) / 15
     np.testing.assert_allclose(found, (1 - share) * rows + share * effect)
-    found = weights_between(mass, table, missing_last=False)
+    found = weights_between(mass, table, 1.0, missing_last=False)
     rows, effect = np.array([20, 35, 30]) / 85, np.array([6, 9, 103]) / 118
     np.testing.assert_allclose(found, (1 - share) * rows + share * effect)
     # of several scores the differences add up; without any effect rows alone count
-    both = weights_between(mass, np.hstack([table, -table]), missing_last=False)
+    both = weights_between(mass, np.hstack([table, -table]), 1.0, missing_last=False)
     np.testing.assert_allclose(both, found)
-    none = weights_between(mass, 0 * table, missing_last=False)
+    none = weights_between(mass, 0 * table, 1.0, missing_last=False)
     np.testing.assert_allclose(none, rows)
-    assert weights_between(mass[:1], table[:1], missing_last=True).shape == (0,)
+    # what is not known is alike for all
+    half = weights_between(mass, table, 0.5, missing_last=False)
+    np.testing.assert_allclose(half, found / 2 + 1 / 6)
+    np.testing.assert_allclose(weights_between(mass, table, 0.0, missing_last=True), 1 / 3)
+    assert weights_between(mass[:1], table[:1], 1.0, missing_last=True).shape == (0,)
+
+
+@pytest.mark.parametrize(("signal", "known"), [(0, 0), (99, 0), (200, 0.5), (400, 1), (1e6, 1)])
+def test_places_follow_effects_as_far_as_the_signal_lets_them_be_known(signal, known):
+    assert effects_known(signal) == known
+    state = state_of(signal=signal)
+    tables = list(state.model.tables)
+    tables[0] = np.repeat([0, 1000], [10, 32]).astype(np.int32)[:, None]  # a step after bin 9
+    state = replace(state, model=replace(state.model, tables=tuple(tables)))
+    places = Places.of(state, 64)
+    share = np.diff(places.below[0])[9]
+    assert share == pytest.approx(known * (0.6 + 0.4 / 41) + (1 - known) / 41, rel=0.05)
 
 
 def test_of_many_bins_the_heaviest_place_of_each_run_stands_for_it():
