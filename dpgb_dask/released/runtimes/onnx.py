@@ -11,7 +11,12 @@ from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsembl
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
 from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping
-from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of_codes
+from dpgb_dask.released.runtimes.threshold_trees import (
+    Builder,
+    TreeLists,
+    axis_of_codes,
+    ordered_codes,
+)
 from dpgb_dask.remote import put
 
 OPSET, ML_OPSET, IR = 17, 3, 8  # old ones, which many versions of runtimes read
@@ -221,17 +226,12 @@ class _Graph:
     def _forest(self, model: Model, codes: list[str]) -> list[str]:
         """Add the trees, in parts whose sums float32 holds exactly."""
         used = sorted(set(np.unique(model.trees.splits.feature).tolist()))
-        double = self._onnx.TensorProto.DOUBLE
-        columns = [
-            self._op(
-                "Reshape",
-                self._op("Cast", codes[j], to=double),
-                self._constant([-1, 1], np.int64),
-            )
-            for j in used
+        orders = [
+            ordered_codes(model.trees.splits, j, own.n_bins) for j, own in enumerate(model.bins)
         ]
+        columns = [self._place(codes[j], orders[j]) for j in used]
         table = self._op("Concat", *columns, axis=1)
-        shapes = Builder([axis_of_codes(own) for own in model.bins], "ONNX").forest(model)
+        shapes = Builder([axis_of_codes(order) for order in orders], "ONNX").forest(model)
         place = {j: k for k, j in enumerate(used)}
         out = []
         for start, stop in _parts(model.trees):
@@ -250,8 +250,15 @@ class _Graph:
                 post_transform="NONE",
                 **(given | tensors),
             )
-            out.append(self._op("Cast", trees, to=double))
+            out.append(self._op("Cast", trees, to=self._onnx.TensorProto.DOUBLE))
         return out
+
+    def _place(self, code: str, order: NDArray[np.intp]) -> str:
+        """Return the places of codes in an order, (n, 1) float64."""
+        if (np.diff(order) < 0).any():
+            code = self._op("Gather", self._constant(np.argsort(order), np.int64), code)
+        double = self._op("Cast", code, to=self._onnx.TensorProto.DOUBLE)
+        return self._op("Reshape", double, self._constant([-1, 1], np.int64))
 
     # ---- scores to predictions
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import FeatureBins, Model
+from dpgb_dask.contracts.model import FeatureBins, Model, Splits
 from dpgb_dask.errors import StructureError
 
 # of one model: a binary file of it has about 140 MB, and takes 20 s and 1.5 GiB to make
@@ -57,10 +57,31 @@ def axis_of(bins: FeatureBins, weights: NDArray[np.int64] | None = None) -> Axis
     return Axis(codes[:-1], int(codes[-1]), _masses(codes, bins.n_bins, weights))
 
 
-def axis_of_codes(bins: FeatureBins) -> Axis:
-    """Return the codes themselves as cells; missing is one of them."""
-    codes = np.arange(bins.n_bins)
-    return Axis(codes, None, _masses(np.append(codes, 0), bins.n_bins, None))
+def axis_of_codes(codes: NDArray[np.intp]) -> Axis:
+    """Return codes, in some order, as cells; missing is one of them."""
+    return Axis(codes, None, _masses(np.append(codes, 0), len(codes), None))
+
+
+def ordered_codes(splits: Splits, feature: int, n_bins: int) -> NDArray[np.intp]:
+    """Return the codes of a feature, in an order in which its splits divide them into few runs.
+
+    If there is an order in which each split divides them into two, as the forest's splits of categories do, it is that.
+    """
+    own = splits.feature == feature
+    masks = np.unique(splits.mask_of[own & (splits.mask_of >= 0)])
+    codes = np.arange(n_bins)
+    if not len(masks):
+        return codes
+    thresholds = np.unique(splits.threshold[own & (splits.mask_of < 0)])
+    right = np.concatenate([codes > thresholds[:, None], splits.masks[masks, :n_bins] == 1])
+    orders = [codes]
+    for (
+        end
+    ) in codes:  # seen from an end of that order, each split leaves out those beyond its place
+        beyond = (right != right[:, [end]]).sum(0)
+        orders.append(np.argsort(beyond, kind="stable"))
+    runs = [np.count_nonzero(np.diff(right[:, order], axis=1)) for order in orders]
+    return orders[int(np.argmin(runs))]
 
 
 def _masses(
