@@ -131,6 +131,26 @@ def test_categories_are_split_in_the_order_of_their_effects(flip):
         assert (np.diff(leaf) >= 0).all()  # along the order, leaves increase
         assert len(set(leaf)) > 2
     assert len(splits.masks) == len({mask.tobytes() for mask in splits.masks}) <= 3
+    for seed in range(5):  # a message has no mask that its trees do not use
+        one = draw_splits(np.array([0.0, 1, 0]), places, 1, 1, np.random.default_rng(seed))
+        assert len(one.masks) == (one.mask_of[0, 0] >= 0)
+
+
+def test_below_a_chosen_split_of_categories_all_their_places_are_left():
+    """It may be in another order, even where a threshold tells its sides."""
+    places = Places.of(ranks(state_of(), [-50, 40, -10, 20, 5], [60, 50, 40, 30, 20]), 32)
+    n = 200
+    feature, threshold = np.ones((n, 3), np.uint16), np.full((n, 3), NOWHERE, np.uint8)
+    threshold[:, 0] = 1
+    first = Splits.plain(feature, threshold)
+    splits = draw_splits(np.array([0.0, 1, 0]), places, n, 2, np.random.default_rng(0), first)
+    assert (splits.threshold[:, 0] == 1).all()
+    for child in (1, 2):
+        by_threshold = splits.mask_of[:, child] < 0
+        sides = {splits.masks[k].tobytes() for k in splits.mask_of[~by_threshold, child]}
+        told = set(splits.threshold[by_threshold, child].tolist())
+        assert len(sides) + len(told) == places.n[1]
+        assert NOWHERE not in told
 
 
 def test_places_are_by_rows_and_by_what_effects_differ():
