@@ -118,3 +118,16 @@ def test_two_versions_see_the_same_noise_if_asked_to():
 
     assert scores(True) == scores(True)
     assert scores(False) != scores(False)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_goes_on_with_the_noise_that_it_began_with(tmp_path, same):
+    utility = importlib.import_module("utility")
+    path, cells = tmp_path / "utility.json", {"synthetic|dpgb|1|0": {"auc": 0.5}}
+    utility.write(path, cells, same_noise=same)
+    assert utility.begun(path, same_noise=same) == cells
+    way = "without" if not same else "with"
+    with pytest.raises(SystemExit, match=f"go on {way} --same-noise, or give another --json"):
+        utility.begun(path, same_noise=not same)
+    path.write_text('{"cells": {}}', encoding="utf-8")  # of an earlier version
+    assert utility.begun(path, same_noise=False) == {}

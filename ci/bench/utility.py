@@ -227,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     results: Cells = {}
     if options.resume and options.json.is_file():
-        results = json.loads(options.json.read_text())["cells"]
+        results = begun(options.json, same_noise=options.same_noise)
     earlier: Cells = json.loads(options.against.read_text())["cells"] if options.against else {}
     order = list(cells_of(options))
     jobs = [(options.data, cell, options.same_noise) for cell in order if cell.key not in results]
@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
             shown = " ".join(f"{name}={value:.4f}" for name, value in scores.items())
             print(f"[{done}/{len(jobs)}] {cell.key}: {shown}", flush=True)
             if options.json is not None:
-                write(options.json, results)
+                write(options.json, results, same_noise=options.same_noise)
     finally:
         if pool:
             pool.terminate()
@@ -250,10 +250,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missed and not options.smoke else 0
 
 
-def write(path: Path, results: Cells) -> None:
+def begun(path: Path, *, same_noise: bool) -> Cells:
+    """Return the cells of a run that goes on, if they saw the same kind of noise."""
+    found = json.loads(path.read_text())
+    if found.get("same_noise", False) != same_noise:
+        had, way = ("the same", "with") if not same_noise else ("secret", "without")
+        sys.exit(
+            f"{path} is of a run with {had} noise: go on {way} --same-noise, or give another --json."
+        )
+    cells: Cells = found["cells"]
+    return cells
+
+
+def write(path: Path, results: Cells, *, same_noise: bool) -> None:
     """Replace the JSON in one step, so that a stopped run leaves a whole file."""
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps({"delta": DELTA, "cells": results}, indent=1) + "\n")
+    whole = {"delta": DELTA, "same_noise": same_noise, "cells": results}
+    draft.write_text(json.dumps(whole, indent=1) + "\n")
     draft.replace(path)
 
 
