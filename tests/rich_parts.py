@@ -46,10 +46,10 @@ def state_of(signal=9000.0, kind="binary"):
 
 
 def places_at(cuts, weights=None):
-    """Places of features of 250 bins, at these thresholds and with these weights; without, all alike."""
+    """Places of numeric features, at these thresholds and with these weights; without, all alike."""
     weights = weights or [np.ones(len(own)) for own in cuts]
-    sides = [np.arange(250) > np.array(own, int)[:, None] for own in cuts]
-    return Places.from_sides(list(zip(sides, weights, strict=True)), [True] * len(cuts))
+    own = zip(cuts, weights, strict=True)
+    return Places.from_ranks([(None, np.array(cut, int), weight) for cut, weight in own])
 
 
 def answered(query, value, sd=1.0):

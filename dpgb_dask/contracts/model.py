@@ -182,13 +182,20 @@ class Splits(_Checkable):
     def sharing(self, masks: NDArray[np.uint8]) -> "Splits":
         """Return the trees with these masks, and behind them those of their own that are not among them."""
         place = {mask.tobytes(): k for k, mask in enumerate(masks)}
-        more = list(
-            {mask.tobytes(): mask for mask in self.masks if mask.tobytes() not in place}.values()
+        own = [mask.tobytes() for mask in self.masks]
+        more = list(dict.fromkeys(mask for mask in own if mask not in place))
+        place |= {mask: len(masks) + k for k, mask in enumerate(more)}
+        moved = np.array([*(place[mask] for mask in own), -1], np.int32)
+        rest = np.frombuffer(b"".join(more), np.uint8).reshape(-1, MAX_BINS)
+        return Splits(
+            self.feature, self.threshold, moved[self.mask_of], np.concatenate([masks, rest])
         )
-        place |= {mask.tobytes(): len(masks) + k for k, mask in enumerate(more)}
-        moved = np.array([place[mask.tobytes()] for mask in self.masks] + [-1], np.int32)
-        joined = np.concatenate([masks, np.array(more, np.uint8).reshape(-1, MAX_BINS)])
-        return Splits(self.feature, self.threshold, moved[self.mask_of], joined)
+
+    def of_feature(self, feature: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return the different thresholds, increasing, and masks at which nodes split a feature."""
+        own, masked = self.feature == feature, self.mask_of >= 0
+        thresholds = np.unique(self.threshold[own & ~masked])
+        return thresholds, self.masks[np.unique(self.mask_of[own & masked])]
 
     def runs(self, size: int) -> "list[Splits]":
         """Return all trees in runs of ``size``, each with the masks from the first to the last that it uses.

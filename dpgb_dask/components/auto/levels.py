@@ -1,4 +1,4 @@
-"""Groups of a feature's bins, between which pairs and chosen trees divide it."""
+"""Groups of a feature's bins, between which pairs and trees divide it, and the order of categories for them."""
 
 from typing import Any
 
@@ -17,9 +17,13 @@ def coarsen(mass: NDArray[np.float64], categorical: bool, n: int) -> NDArray[np.
         return np.arange(len(mass), dtype=np.uint8)
     if categorical:
         return np.minimum(np.arange(len(mass)), n - 1).astype(np.uint8)
-    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
-    level = np.minimum((middle * n).astype(int), n - 1)
-    return np.unique(level, return_inverse=True)[1].astype(np.uint8)
+    return np.unique(runs_of(mass, n), return_inverse=True)[1].astype(np.uint8)
+
+
+def runs_of(weight: NDArray[np.float64], n: int) -> NDArray[np.int64]:
+    """Return in which of ``n`` runs of equal weight the middle of each of some neighbours lies."""
+    middle = (np.cumsum(weight) - weight / 2) / weight.sum()
+    return np.minimum((middle * n).astype(np.int64), n - 1)
 
 
 def levels_of(

@@ -1,5 +1,6 @@
 """Random splits of the forest: where each feature may be split, and trees drawn level by level."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -7,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
-from dpgb_dask.components.auto.levels import order_of
+from dpgb_dask.components.auto.levels import order_of, runs_of
 from dpgb_dask.components.auto.posterior import AutoFacts
+from dpgb_dask.components.auto.schedules import effects_known
+from dpgb_dask.components.trees.splits import threshold_of
 from dpgb_dask.contracts.constraints import Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Splits
 from dpgb_dask.contracts.plan import State
 from dpgb_dask.kernels.random_splits import left_below, split_nodes
 from dpgb_dask.kernels.splits import NOWHERE
+
+# of a feature: the rank of each code, or None where they stand in order; the last rank on the left of each place; and
+# the weight of each
+Ranked = tuple[NDArray[np.int64] | None, NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,61 +55,51 @@ class Places:
         assert state.model is not None
         known = effects_known(state.fact(AutoFacts).split.signal)
         tables = zip(state.model.bins, state.counts, state.model.tables, strict=True)
-        found = [_places_of(*own, known, most) for own in tables]
-        return cls.from_sides(found, [not bins.categorical for bins in state.model.bins])
+        return cls.from_ranks([_places_of(*own, known, most) for own in tables])
 
     @classmethod
-    def from_sides(
-        cls,
-        found: list[tuple[NDArray[np.bool_], NDArray[np.float64]]],
-        ordered: list[bool],
-    ) -> Self:
-        """Return places, given which codes each sends right, (n_places, n_bins), and its weight, (n_places,)."""
-        m, widest = len(found), max(1, *(len(weight) for _, weight in found))
+    def from_ranks(cls, found: Sequence[Ranked]) -> Self:
+        """Return places, given the ranks of codes and which of them are the last on the left."""
+        m, widest = len(found), max(1, *(len(place) for _, place, _ in found))
         masks: list[NDArray[np.bool_]] = []
         below = np.ones((m, widest + 1))
         threshold = np.full((m, widest), NOWHERE, np.uint8)
         mask_of = np.full(threshold.shape, -1, np.int32)
-        for j, (right, weight) in enumerate(found):
+        for j, (rank, place, weight) in enumerate(found):
             below[j, 0] = 0
             below[j, 1 : len(weight) + 1] = np.cumsum(weight) / weight.sum()
-            n_left = np.count_nonzero(~right, axis=1)
-            by_threshold = (right == (np.arange(right.shape[1]) >= n_left[:, None])).all(1)
-            threshold[j, np.flatnonzero(by_threshold)] = n_left[by_threshold] - 1
-            own = np.flatnonzero(~by_threshold)
-            mask_of[j, own] = len(masks) + np.arange(len(own))
-            masks += list(np.pad(right[own], ((0, 0), (0, MAX_BINS - right.shape[1]))))
+            if rank is None:
+                threshold[j, : len(place)] = place
+                continue
+            for k, right in enumerate(rank > place[:, None]):
+                last_left = threshold_of(right)
+                if last_left is None:
+                    mask_of[j, k] = len(masks)
+                    masks.append(np.pad(right, (0, MAX_BINS - len(right))))
+                else:
+                    threshold[j, k] = last_left
         return cls(
-            n=np.array([len(weight) for _, weight in found], np.int16),
+            n=np.array([len(place) for _, place, _ in found], np.int16),
             below=below,
             threshold=threshold,
             mask_of=mask_of,
-            ordered=np.array(ordered),
+            ordered=np.array([rank is None for rank, _, _ in found]),
             masks=np.array(masks, np.uint8).reshape(-1, MAX_BINS),
         )
 
 
 def _places_of(
     bins: FeatureBins, mass: NDArray[np.float64], table: NDArray[np.int32], known: float, most: int
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return which codes the places of a feature send right, and the weight of each."""
-    n = len(mass)
-    rank = np.arange(n)
-    if bins.categorical:
-        rank[np.argsort(order_of(table, mass), kind="stable")] = np.arange(n)
-        # from the end where the heaviest is: a threshold tells it from the others
-        rank = n - 1 - rank if 2 * rank[0] >= n else rank
-    order = np.argsort(rank)
-    weight = weights_between(mass[order], table[order], known, missing_last=not bins.categorical)
-    place, weight = heaviest(weight, most - 1)
-    return rank > place[:, None], weight
-
-
-def effects_known(signal: float) -> float:
-    """Return how far places follow what is released: not where data are not rich, wholly where trees are deep."""
-    ends = np.log([constants.RICH_SIGNAL, constants.DEEP_SIGNAL])
-    # the same on processors whose logarithms differ in the last bit
-    return round(float(np.interp(np.log(max(signal, 1.0)), ends, (0, 1))), 3)
+) -> Ranked:
+    """Return the places of a feature."""
+    if not bins.categorical:
+        return None, *heaviest(weights_between(mass, table, known, missing_last=True), most - 1)
+    order = np.argsort(order_of(table, mass), kind="stable")
+    rank = np.argsort(order)
+    if 2 * rank[0] >= len(mass):  # from the end where the heaviest is: its place needs no mask
+        order, rank = order[::-1], len(mass) - 1 - rank
+    weight = weights_between(mass[order], table[order], known, missing_last=False)
+    return rank, *heaviest(weight, most - 1)
 
 
 def weights_between(
@@ -127,11 +124,10 @@ def heaviest(
     """Return at most so many places, and their weights: of each run of equal weight the heaviest, for all of it."""
     if len(weight) <= most:
         return np.arange(len(weight)), weight
-    middle = (np.cumsum(weight) - weight / 2) / weight.sum()
-    run = np.minimum((middle * most).astype(np.int64), most - 1)
+    run = runs_of(weight, most)
     order = np.lexsort((-weight, run))
     _, first = np.unique(run[order], return_index=True)
-    return order[first], np.bincount(run, weight)[run[order[first]]]
+    return order[first], np.bincount(run, weight).astype(np.float64)[run[order[first]]]
 
 
 def draw_splits(

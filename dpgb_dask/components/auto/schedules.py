@@ -84,10 +84,19 @@ def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
 
 def main_share(kind: str, signal: float) -> float:
     """Return the share of the main effects on rich data: the stronger the signal, the less, as trees tell more."""
-    ends = np.log([constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL])
     shares = constants.RICH_MAIN[kind], constants.CHOSEN_MAIN
-    share = np.interp(np.log(max(signal, 1.0)), ends, shares)
-    return round(float(share), 3)  # the same on processors whose logarithms differ in the last bit
+    return _between(signal, (constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL), shares)
+
+
+def effects_known(signal: float) -> float:
+    """Return how far places of splits follow effects: not where data are not rich, wholly where trees are deep."""
+    return _between(signal, (constants.RICH_SIGNAL, constants.DEEP_SIGNAL), (0, 1))
+
+
+def _between(signal: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
+    """Return what goes from one value to the other with the logarithm of the signal, between its ends."""
+    value = np.interp(np.log(max(signal, 1.0)), np.log(ends), values)
+    return round(float(value), 3)  # the same on processors whose logarithms differ in the last bit
 
 
 def split_rich(kind: str, signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:

@@ -28,14 +28,12 @@ def groups_of_bins(splits: Splits, n_bins: list[int]) -> list[NDArray[np.uint8]]
     out = []
     for j, n in enumerate(n_bins):
         code = np.arange(n)
-        here = splits.feature == j
-        plain, masked = here & (splits.mask_of < 0), here & (splits.mask_of >= 0)
-        interval = np.searchsorted(np.unique(splits.threshold[plain]), code).astype(np.uint8)
-        masks = [splits.masks[row][:n] for row in np.unique(splits.mask_of[masked])]
-        if not masks:
+        thresholds, masks = splits.of_feature(j)
+        interval = np.searchsorted(thresholds, code).astype(np.uint8)
+        if not len(masks):
             out.append(interval)
             continue
-        sides = np.array([interval, *masks])
+        sides = np.array([interval, *masks[:, :n]])
         _, first, group = np.unique(sides, axis=1, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.uint8)
         rank[np.argsort(first)] = np.arange(len(first))

@@ -67,17 +67,14 @@ def ordered_codes(splits: Splits, feature: int, n_bins: int) -> NDArray[np.intp]
 
     If there is an order in which each split divides them into two, as the forest's splits of categories do, it is that.
     """
-    own = splits.feature == feature
-    masks = np.unique(splits.mask_of[own & (splits.mask_of >= 0)])
+    thresholds, masks = splits.of_feature(feature)
     codes = np.arange(n_bins)
     if not len(masks):
         return codes
-    thresholds = np.unique(splits.threshold[own & (splits.mask_of < 0)])
-    right = np.concatenate([codes > thresholds[:, None], splits.masks[masks, :n_bins] == 1])
+    right = np.concatenate([codes > thresholds[:, None], masks[:, :n_bins] == 1])
     orders = [codes]
-    for (
-        end
-    ) in codes:  # seen from an end of that order, each split leaves out those beyond its place
+    # seen from an end of that order, each split leaves out the codes beyond its place
+    for end in codes:
         beyond = (right != right[:, [end]]).sum(0)
         orders.append(np.argsort(beyond, kind="stable"))
     runs = [np.count_nonzero(np.diff(right[:, order], axis=1)) for order in orders]

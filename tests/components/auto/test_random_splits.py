@@ -12,10 +12,10 @@ from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.random_splits import (
     Places,
     draw_splits,
-    effects_known,
     heaviest,
     weights_between,
 )
+from dpgb_dask.components.auto.schedules import effects_known
 from dpgb_dask.contracts.model import Splits
 from dpgb_dask.kernels.splits import NOWHERE
 
