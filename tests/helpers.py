@@ -1,5 +1,7 @@
 """Oracles of the kernels, in the plainest numpy: one per kernel, row by row where that is clearer."""
 
+import itertools
+import math
 from bisect import bisect_left
 from fractions import Fraction
 
@@ -44,6 +46,40 @@ def naive_cells(cells, weight, n_cells):
     out = np.zeros(n_cells, np.int64)
     np.add.at(out, cells, 1 if weight is None else weight.astype(np.int64))
     return out
+
+
+def naive_unit(vector, norm):
+    """A vector over its norm, rounded up, or a larger one; in plain integers, steps of 2⁻¹⁵, towards 0."""
+    square = sum(int(v) ** 2 for v in vector)
+    by = norm if square <= norm**2 else math.isqrt(square - 1) + 1
+    factor = (1 << 47) // by
+    return [(abs(int(v)) * factor >> 32) * (1 if v > 0 else -1) for v in vector]
+
+
+def naive_products(numbers, norm, weight):
+    """Sums of the products of every two of a row's numbers, (n, n_rows), and of squares times √½."""
+    n = len(numbers)
+    sums = [0] * (n * (n + 1) // 2)
+    for row, w in zip(numbers.T, weight, strict=True):
+        unit = naive_unit(row, norm)
+        both = itertools.combinations_with_replacement(range(n), 2)
+        for k, (i, j) in enumerate(both):
+            product = int(w) * unit[i] * unit[j]
+            if i == j:
+                product = product * math.isqrt(1 << 31) >> 16
+            sums[k] += (abs(product) >> 14) * (1 if product > 0 else -1)
+    return np.array(sums, np.int64)
+
+
+def naive_directions(numbers, norm, packed):
+    """Sums of (g, h) times a row's numbers in directions, (n, n_rows): (n, n_scores, 2)."""
+    sums = np.zeros((len(numbers), len(packed), 2), object)
+    for i, row in enumerate(numbers.T):
+        for k, u in enumerate(naive_unit(row, norm)):
+            for s, pair in enumerate(packed[:, i]):
+                for part, v in enumerate((int(pair) >> 32, int(pair) & 0xFFFFFFFF)):
+                    sums[k, s, part] += (abs(v * u) >> 15) * (1 if v * u > 0 else -1)
+    return sums.astype(np.int64)
 
 
 def naive_sums(key, g, h, n_cells):

@@ -103,6 +103,23 @@ PAIR_LIKELY = {"binary": 0.5, "multiclass": 0.5, "numeric": 5.0}
 MAX_CANDIDATES, MOST_CANDIDATES = 200, 400
 PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins
 
+# ---- linear effects
+# of the main effects' share, times the share of the features that are numeric: with .1, abalone and bike gain 1 to 4 %
+# less at ε = 1
+LINEAR_SHARE = 0.3
+LINEAR_PRODUCTS = 0.25  # of it, for how features vary together
+LINEAR_ROUNDS = 4
+LINEAR_RATE = 0.8
+# rows have this many times the mean squared norm at most; larger ones are scaled down
+LINEAR_NORM = 1.5
+# noise would hide features' variance, a third each, where it is more than this: sets of a few hundred rows at ε = .1
+LINEAR_HIDDEN = 1.5
+LINEAR_SPREAD = (
+    1e-3  # no direction's variance counts as less: at most 32 times as far apart as they are
+)
+# the largest prior scale of a coefficient, score units for a spread of 1; half of it for a numeric target
+LINEAR_SCALE = 0.5
+
 # ---- main effects and pairs
 # 10 lose up to .01 AUC, 40 gain nothing there; of numbers 28 gain 3 to 6 % in RMSE where effects are large (bike), as
 # each moves by little more than the clip

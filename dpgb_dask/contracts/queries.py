@@ -26,6 +26,7 @@ from dpgb_dask.contracts.model import MAX_BINS, Splits, flaw_of
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen, frozen_parts, settle
 from dpgb_dask.kernels.bin import MAX_EDGES
+from dpgb_dask.kernels.directions import MOST, MOST_DIRECTIONS, PRODUCT_BITS, fits
 from dpgb_dask.losses import GRAD_BITS, GRADIENTS, Gradient, check_gradient
 from dpgb_dask.scalars import finite_float, same_text, whole_number
 
@@ -158,6 +159,33 @@ def _features(features: Any, sizes: Any) -> tuple[NDArray[np.uint16], tuple[int,
     if not len(known) == len(own) == len(sizes):
         raise PlanError(f"sizes of a query must be 1 to {MAX_BINS} bins for each of its features.")
     return own, known
+
+
+def _values(features: Any, values: Any) -> tuple[NDArray[np.uint16], tuple[NDArray[Any], ...]]:
+    """Return features, and what number each of their bins stands for, as read-only copies.
+
+    Raises
+    ------
+    PlanError
+        Unless there are two features or more, each named once, with numbers that kernels can multiply.
+    """
+    own = _array("features", features, np.uint16)
+    tables = tuple(_array("values", part, np.int32) for part in values)
+    if not 2 <= len(own) == len(tables) <= MOST_DIRECTIONS or len(set(own.tolist())) < len(own):
+        raise PlanError(
+            f"features of a query must be 2 to {MOST_DIRECTIONS}, each named once, with values for each."
+        )
+    if not all(1 <= len(part) <= MAX_BINS for part in tables):
+        raise PlanError(f"values of a query must be of 1 to {MAX_BINS} bins.")
+    return own, tables
+
+
+def _check_fits(matrix: NDArray[Any], values: tuple[NDArray[Any], ...]) -> None:
+    """Raise `PlanError` if a row could have a number in a direction that kernels cannot square."""
+    if not fits(matrix, values):
+        raise PlanError(
+            f"A row could have a number of {MOST} or more in a direction. Use smaller values or factors."
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -503,8 +531,8 @@ class GradientQuery(Query):
         raise NotImplementedError
 
     @property
-    def cell_share(self) -> float:
-        """Average share of the rows that one cell is summed over."""
+    def cell_share(self) -> float | None:
+        """Average share of the rows that one cell is summed over; None if cells are no leaves."""
         return self.n_blocks / self.n_cells
 
     @property
@@ -742,6 +770,105 @@ class ContributionSumsQuery(GradientQuery):
         """One cell for each score, which has that score's (g, h)."""
         return 1
 
+    @property
+    def cell_share(self) -> None:
+        """None."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProductSumsQuery(Query):
+    """Weighted sums of the products of every two of a row's numbers, one for each of some features, by its bin.
+
+    A row's numbers are divided by ``norm``, or by their own norm if that is larger. So their products, with squares
+    times √½, have a squared norm of at most ½, whatever the row is (docs/privacy.md P16). The answer is laid out
+    (0, 0), (0, 1), …, (1, 1), (1, 2), ….
+
+    Parameters
+    ----------
+    features : (n,) uint16
+    values : tuple of ((n_bins,) int32)
+        The number of each bin, per feature.
+    norm : int
+        In the unit of the values.
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("directions",)
+
+    features: NDArray[np.uint16]
+    values: tuple[NDArray[np.int32], ...]
+    norm: int
+
+    def __post_init__(self) -> None:
+        """Refuse features without numbers, and numbers that a kernel could not square."""
+        Query.__post_init__(self)
+        features, values = _values(self.features, self.values)
+        norm = _whole("norm", self.norm, 1, MOST - 1)
+        _check_fits(np.eye(len(features), dtype=np.int32), values)
+        settle(self, features=features, values=values, norm=norm)
+
+    @property
+    def n_values(self) -> int:
+        """Every feature with itself and with each later one."""
+        return len(self.features) * (len(self.features) + 1) // 2
+
+    @property
+    def step_bits(self) -> int:
+        """Steps of a product times weight steps."""
+        return self.weight_bits + PRODUCT_BITS
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DirectionSumsQuery(GradientQuery):
+    """Sums of (g, h) times a row's numbers in some directions; the answer is laid out (direction, score, 2).
+
+    A row's number in a direction is a combination of those that its bins stand for. Together they are divided by
+    ``norm``, or by their own norm if that is larger. So what a row adds has the norm of its (g, h) at most, however
+    many directions there are (docs/privacy.md P16).
+
+    Parameters
+    ----------
+    features, values
+        As in `ProductSumsQuery`.
+    matrix : (n_directions, n) int32
+        How much of each feature's number is in each direction.
+    norm : int
+        In the unit of the values times that of the matrix.
+    """
+
+    kernels: ClassVar[tuple[str, ...] | None] = ("directions", "main sums")
+
+    features: NDArray[np.uint16]
+    values: tuple[NDArray[np.int32], ...]
+    matrix: NDArray[np.int32]
+    norm: int
+
+    def __post_init__(self) -> None:
+        """Refuse features without numbers, and directions in which numbers would be too large."""
+        GradientQuery.__post_init__(self)
+        features, values = _values(self.features, self.values)
+        matrix = _array("matrix", self.matrix, np.int32, 2)
+        if not len(matrix) or matrix.shape[1] != len(features):
+            raise PlanError(
+                "matrix of a query must have a factor for each of its features, for a direction or more."
+            )
+        norm = _whole("norm", self.norm, 1, MOST - 1)
+        _check_fits(matrix, values)
+        settle(self, features=features, values=values, matrix=matrix, norm=norm)
+
+    @property
+    def n_cells(self) -> int:
+        """All directions."""
+        return len(self.matrix)
+
+    @property
+    def n_blocks(self) -> int:
+        """One, as all directions together have the norm of one cell."""
+        return 1
+
+    @property
+    def cell_share(self) -> None:
+        """None."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LevelQuery(GradientQuery):
@@ -815,7 +942,7 @@ class NodeSumsQuery(LevelQuery):
             )
 
     @property
-    def cell_share(self) -> float:
+    def cell_share(self) -> float | None:
         """Of contrasts, a node's share: each is over all of its rows."""
         return super().cell_share if self.sides is None else 1 / self.splits.n_leaves
 
@@ -997,6 +1124,8 @@ QUERIES = frozenset(
         PairSumsQuery,
         TreeSumsQuery,
         ContributionSumsQuery,
+        ProductSumsQuery,
+        DirectionSumsQuery,
         NodeSumsQuery,
         ChoiceQuery,
         SharedChoiceQuery,

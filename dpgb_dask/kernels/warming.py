@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpgb_dask.kernels import bin as bins
 from dpgb_dask.kernels import (
     boxes,
+    directions,
     draw,
     fingerprint,
     gradient,
@@ -164,6 +165,14 @@ def _pair_sums() -> None:
     predict.add_pair_tables(codes, tables, np.zeros((1, ROWS), np.int32))
 
 
+def _directions() -> None:
+    codes, packed = _codes()
+    feature, value = np.arange(2), [np.ones(2, np.int32)] * 2
+    directions.add_products(codes, feature, value, 1, None, np.zeros(3, np.int64))
+    matrix, sums = np.ones((2, 2), np.int32), np.zeros((2, 1, 2), np.int64)
+    directions.add_directions(codes, feature, value, matrix, 2, packed, sums)
+
+
 def _sums_of_classes() -> None:
     codes, score = _codes()[0], np.zeros((3, ROWS), np.int32)
     packed, some = np.zeros(score.shape, np.int64), [pair_tables.Pair(0, 1, HALF, HALF, 2, 2)]
@@ -308,6 +317,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "clipped softmax gradient": _clipped_softmax,
     "main sums": _main_sums,
     "shrunk rows": _shrunk_rows,
+    "directions": _directions,
     "pair sums": _pair_sums,
     "sums of classes": _sums_of_classes,
     "trees": _trees,

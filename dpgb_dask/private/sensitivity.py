@@ -12,8 +12,10 @@ from dpgb_dask.contracts.queries import (
     CellCountsQuery,
     ChoiceQuery,
     CountQuery,
+    DirectionSumsQuery,
     GradientQuery,
     NodeSumsQuery,
+    ProductSumsQuery,
     Query,
     ReferenceSumsQuery,
     ResidualQuery,
@@ -22,6 +24,7 @@ from dpgb_dask.contracts.queries import (
     check_query,
 )
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.directions import PRODUCT_BITS, ROOT_HALF
 
 
 def max_weight_steps(shape: Shape) -> int:
@@ -49,6 +52,9 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
     - (g, h) to one cell of each of b = ``n_blocks`` tables: b · ‖(g, h)‖₂² · W² and b · ‖(g, h)‖₁ · W, with the exact
       maxima over what the integer gradient can produce; a row of more than b blocks is shrunk, so that the first bound
       holds as it stands, and the second for what the shrunk row adds in all (docs/privacy.md P14);
+    - products of every two of the d numbers of a vector of norm 1 or less, and squares times √½, in steps of 2⁻¹⁶:
+      2³¹ · W² and (d - 1 + √2) · 2¹⁵ · W; (g, h) times d such numbers: ‖(g, h)‖₂² · W² and √d · ‖(g, h)‖₁ · W
+      (docs/privacy.md P16);
     - with two sides of each of m features: (g, h), or its negative, to one contrast of each, and t times to the node's
       sum: (m + t²) · ‖(g, h)‖₂² · W² and (m + t) · ‖(g, h)‖₁ · W.
 
@@ -70,41 +76,57 @@ def sensitivity(query: Query, shape: Shape) -> Sensitivity:
         case TargetSumQuery():
             absolute = SCORE_ONE if query.kind == "numeric" else 1
             squared = absolute * absolute
+        case ProductSumsQuery():
+            squared = 1 << (2 * PRODUCT_BITS - 1)
+            absolute = ((len(query.features) - 1) << (PRODUCT_BITS - 1)) + ROOT_HALF
         case GradientQuery():
             squared = query.n_blocks * query.gradient.l2_squared
-            absolute = query.n_blocks * query.gradient.l1
-            if isinstance(query, ReferenceSumsQuery):
-                absolute = _largest_share(query) * query.gradient.l1
-                if shape.schema.unit_id is not None:
-                    squared, absolute = _with_rounding(query, squared, absolute)
-            if isinstance(query, NodeSumsQuery) and query.sides is not None:
-                absolute = (query.total_times + len(query.features)) * query.gradient.l1
+            absolute = _blocks_of_sum(query) * query.gradient.l1
             if isinstance(query, ChoiceQuery):
                 choice_range = _gain_range(query, shape)
             elif isinstance(query, SharedChoiceQuery):
                 choice_range = _shared_range(query, weight)
         case _:
             raise PlanError(f"{type(query).__name__} is a query without a stated sensitivity.")
+    if (rounded := _rounded_values(query)) and shape.schema.unit_id is not None:
+        squared, absolute = _with_rounding(rounded, squared, absolute)
     return Sensitivity(squared * weight * weight, absolute * weight, choice_range)
 
 
-def _largest_share(query: ReferenceSumsQuery) -> int:
-    """Return the largest k · shrink[k], rounded up: what a row adds in all, over ‖(g, h)‖₁ (docs/privacy.md P14)."""
-    most = max(k * weight for k, weight in enumerate(query.shrink))
-    return -(-most >> SHRINK_BITS)
+def _blocks_of_sum(query: GradientQuery) -> int:
+    """Return what a row adds in all, in absolute value, over ‖(g, h)‖₁, rounded up."""
+    match query:
+        case DirectionSumsQuery():
+            return math.isqrt(query.n_cells - 1) + 1
+        case ReferenceSumsQuery():  # the largest k · shrink[k] (docs/privacy.md P14)
+            return -(-max(k * weight for k, weight in enumerate(query.shrink)) >> SHRINK_BITS)
+        case NodeSumsQuery(sides=sides) if sides is not None:
+            return query.total_times + len(query.features)
+        case _:
+            return query.n_blocks
 
 
-def _with_rounding(query: ReferenceSumsQuery, squared: int, absolute: int) -> tuple[int, int]:
+def _rounded_values(query: Query) -> int:
+    """Return to how many values a row adds what is rounded after its weight; 0 where weights are whole steps of it."""
+    match query:
+        case ReferenceSumsQuery():
+            return 2 * query.n_scores * (1 + len(query.omitted))
+        case ProductSumsQuery() | DirectionSumsQuery():
+            return query.n_values
+        case _:
+            return 0
+
+
+def _with_rounding(n_values: int, squared: int, absolute: int) -> tuple[int, int]:
     """Return both norms of a weight step with a step of rounding on each value that a row adds to.
 
     Privacy
     -------
-    What a row adds is rounded after its weight, w. Where a row joins a unit, as an account for rows may count
-    (docs/privacy.md P14), the weights of the unit's R rows move from w to w', and each row's values by w - w' times
-    what they are, and by less than 1 more. No more than the weight steps of a unit are such rows, so a step for each of
-    them is enough.
+    What a row adds is rounded after its weight, w (docs/privacy.md P14; docs/privacy.md P16). Where a row joins a unit,
+    as an account for rows may count, the weights of the unit's R rows move from w to w', and each row's values by
+    w - w' times what they are, and by less than 1 more. No more than the weight steps of a unit are such rows, so a
+    step for each of them is enough.
     """
-    n_values = 2 * query.n_scores * (1 + len(query.omitted))
     root = math.isqrt(squared - 1) + 1 if squared else 0
     return squared + 2 * root * (math.isqrt(n_values - 1) + 1) + n_values, absolute + n_values
 

@@ -14,6 +14,7 @@ from dpgb_dask.components.auto.noise import (
     DRAWS,
     Filter,
     ForestNoise,
+    LinearTables,
     MainNoise,
     PairNoise,
     Screened,
@@ -77,7 +78,8 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         return NoiseBands(why=UNKNOWN)
     if state.shape.directions is not None:
         return NoiseBands(why=PROJECTED)
-    pairs, forest = state.find(PairNoise), state.find(ForestNoise)
+    linear, pairs = state.find(LinearTables), state.find(PairNoise)
+    forest = state.find(ForestNoise)
     if model.trees.n_trees != (0 if forest is None else forest.gain.shape[1]):
         return NoiseBands(why=UNKNOWN)  # trees of another stage
     screened = state.find(Screened)
@@ -90,6 +92,8 @@ def _bands_of(state: State, model: Model, shares: BinShares) -> NoiseBands:
         if screened is not None:
             dependence = Dependence.of(screened, [own.seen[-1] for own in filters], k)
         drawn = through_rounds(filters, mains.dampings, rng, dependence)
+        if linear is not None:
+            linear.add_noise(drawn, k, state.rng.stream("linear bands", k))
         if boxes is not None and forest is not None:
             # what leaves answer to are sums of Hessians
             weights = BinShares.of(model.bins, [own.seen[-1].weight for own in filters])

@@ -33,7 +33,7 @@ from dpgb_dask.contracts.plan import (
     State,
     Unread,
 )
-from dpgb_dask.contracts.queries import ContributionSumsQuery, GradientQuery, Query, RowDraw
+from dpgb_dask.contracts.queries import GradientQuery, Query, RowDraw
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller.accounting import MAX_VALUES, total_price
 from dpgb_dask.controller.ledger import Ledger
@@ -84,8 +84,8 @@ class Asked:
             return None
         served = 1.0 if query.rows is None else query.rows.rate
         largest = query.gradient.largest_grad << query.weight_bits
-        leaves = not isinstance(query, ContributionSumsQuery)
-        return cls(largest, served * query.cell_share if leaves else None, query.rows)
+        share = query.cell_share
+        return cls(largest, None if share is None else served * share, query.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def test_records_are_kept_by_their_class():
 
 def test_a_plan_names_the_kernels_of_its_queries():
     shape = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))
-    stages = "main sums", "shrunk rows", "pair sums", "levels", "trees"
+    stages = "directions", "main sums", "shrunk rows", "pair sums", "levels", "trees"
     auto = (*ALWAYS, *stages, "logistic gradient")
     assert RECIPES["auto"].kernels(shape) == auto
     assert RECIPES["dp-ebm-newton"].kernels(shape) == (*ALWAYS, "trees", "logistic gradient")

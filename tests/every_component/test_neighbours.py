@@ -22,9 +22,16 @@ from thinned import one_of_each, thinned
 from dpgb_dask import recipes
 from dpgb_dask.contracts.grid import FINE, Grid
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.contracts.queries import SHRINK_BITS, CellCountsQuery, ReferenceSumsQuery
+from dpgb_dask.contracts.queries import (
+    SHRINK_BITS,
+    CellCountsQuery,
+    DirectionSumsQuery,
+    ProductSumsQuery,
+    ReferenceSumsQuery,
+)
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.private import sensitivity as private_bounds
+from dpgb_dask.private.answering import shards
 from dpgb_dask.private.sensitivity import sensitivity
 
 SERVED = [(name, kind) for name, plan in sorted(PLANS.items()) for kind in sorted(plan.kinds)]
@@ -177,6 +184,67 @@ def test_weights_of_rows_that_are_too_large_by_30_percent_are_seen(monkeypatch):
     monkeypatch.setattr(ReferenceSumsQuery, "shrink", property(too_large))
     squared, _ = moved_by_rows_of_many_blocks()
     assert max(squared) > 1.5
+
+
+NUMBERS = Schema({f"x{j}": (0.0, 1.0) for j in range(4)}, classes=["no", "yes"])
+
+
+def moved_in_directions(weight=None):
+    """Ask rows of four numbers, and with one row more that lies far out in all or differs; return moves over bounds."""
+    rng = np.random.default_rng(4)
+    level = rng.random((900, 1))
+    x = np.clip(0.9 * level + 0.1 * rng.random((900, 4)), 0, 1)
+    y = np.array(["no", "yes"], object)[(rng.random(900) < level[:, 0]).astype(int)]
+    shape = Shape(schema=NUMBERS)
+    if weight is not None:
+        shape = Shape(schema=NUMBERS, max_weight=4, weight_bits=8)
+    w = None if weight is None else weight(900)
+    others = [
+        open_local(
+            np.vstack([x, row]),
+            np.append(y, label),
+            shape,
+            None if w is None else np.append(w, 1e300),
+        )
+        for row in ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 1], [np.nan] * 4)
+        for label in ("no", "yes")
+    ]
+    moved = {ProductSumsQuery: [], DirectionSumsQuery: []}
+
+    def check(query, bound, sums, theirs):
+        assert bound == sensitivity(query, shape)
+        if type(query) in moved:
+            squared = max(sum(int(d) ** 2 for d in other - sums) for other in theirs)
+            moved[type(query)].append(squared / bound.l2_squared)
+
+    alone = open_local(x, y, shape, w)
+    drive(recipes.get("additive", kind="binary").brief(), shape, alone, others, check)
+    for rounds in (alone, *others):
+        rounds.close()
+    return moved
+
+
+@pytest.mark.parametrize("weight", [None, uniform_weights])
+def test_a_row_far_out_moves_no_query_beyond_its_sensitivity(weight):
+    moved = moved_in_directions(weight)
+    assert [len(part) for part in moved.values()] == [1, 2]
+    for part in moved.values():
+        assert 1 / 1.3**2 < max(part) <= 1
+
+
+@pytest.mark.parametrize("query", [ProductSumsQuery, DirectionSumsQuery])
+def test_numbers_of_rows_that_are_too_large_by_30_percent_are_seen(monkeypatch, query):
+    """As if the kernel did not divide them by enough."""
+    name = "add_products" if query is ProductSumsQuery else "add_directions"
+    right = getattr(shards, name)
+
+    def too_large(*asked):
+        before = asked[-1].copy()
+        right(*asked)
+        asked[-1][...] = before + (1.3 * (asked[-1] - before)).astype(np.int64)
+
+    monkeypatch.setattr(shards, name, too_large)
+    assert max(moved_in_directions()[query]) > 1.2
 
 
 @pytest.mark.parametrize(

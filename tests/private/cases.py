@@ -23,10 +23,12 @@ from dpgb_dask.contracts.queries import (
     ChoiceQuery,
     ContributionSumsQuery,
     CountQuery,
+    DirectionSumsQuery,
     MainSumsQuery,
     NodeSumsQuery,
     PairCells,
     PairSumsQuery,
+    ProductSumsQuery,
     ReferenceSumsQuery,
     ResidualQuery,
     RowDraw,
@@ -168,6 +170,14 @@ def pair_cells():
     return (PairCells(0, 1, maps[0], maps[1], 3, 3), PairCells(1, 2, maps[1], maps[2], 3, 3))
 
 
+def numbers_of_bins():
+    """Numbers that bins stand for, all of about the same size; of some rows the norm is above this one."""
+    rng = np.random.default_rng(6)
+    numbers = [rng.integers(150, 250, n) * rng.choice([-1, 1], n) for n in N_BINS]
+    values = tuple(own.astype(np.int32) for own in numbers)
+    return {"features": np.arange(3, dtype=np.uint16), "values": values, "norm": 340}
+
+
 def gradient_of(kind):
     """The gradient of a kind of target."""
     if kind == "binary":
@@ -254,6 +264,12 @@ def queries_of(kind, weight_bits=0):
             **grad,
             trees=np.array([0, 2]),
             edges=np.tile(np.array([-50000, 0, 0, 30000], np.int32), (n_scores, 1)),
+        ),
+        "products": ProductSumsQuery(**price, **numbers_of_bins()),
+        "directions": DirectionSumsQuery(
+            **grad,
+            **numbers_of_bins() | {"norm": 1800},
+            matrix=np.array([[3, 1, 0], [0, 2, 3], [-5, 0, 2], [1, -2, 4]], np.int32),
         ),
         "root": NodeSumsQuery(**level, splits=upper(one, 0)),
         "nodes": NodeSumsQuery(**level, splits=one),

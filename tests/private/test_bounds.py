@@ -35,10 +35,12 @@ from dpgb_dask.contracts.queries import (
     BinCountsQuery,
     ChoiceQuery,
     ContributionSumsQuery,
+    DirectionSumsQuery,
     MainSumsQuery,
     NodeSumsQuery,
     PairCells,
     PairSumsQuery,
+    ProductSumsQuery,
     ReferenceSumsQuery,
     ResidualQuery,
     RowDraw,
@@ -156,6 +158,25 @@ def random_query(kind, rng):
         trees = np.flatnonzero([True, *(rng.random(2) < 0.5)])
         return ContributionSumsQuery(**asked, trees=trees, edges=np.sort(edges, axis=1))
 
+    def numbers():
+        features = rng.permutation(3)[: rng.integers(2, 4)]
+        most = int(rng.choice([1, 9, 4000]))
+        values = [rng.integers(-most, most + 1, N_BINS[j]).astype(np.int32) for j in features]
+        return {
+            "features": features.astype(np.uint16),
+            "values": tuple(values),
+            "norm": int(rng.integers(1, 2 * most + 1)),
+        }
+
+    def products():
+        return ProductSumsQuery(label="", price=1, weight_bits=MOST[1], **numbers())
+
+    def directions():
+        part = numbers()
+        size = (int(rng.integers(1, 6)), len(part["features"]))
+        matrix = rng.integers(-300, 301, size, dtype=np.int32)
+        return DirectionSumsQuery(**asked, **part, matrix=matrix)
+
     def nodes():
         part = level()
         size = (part["splits"].n_leaves, sum(part["sizes"]))
@@ -201,7 +222,8 @@ def random_query(kind, rng):
             label="", price=1, weight_bits=MOST[1], features=part["features"], sizes=part["sizes"]
         )
 
-    kinds = [main, reference, pairs, trees, contributions, nodes, shared_choice, counts]
+    kinds = [main, reference, pairs, trees, contributions, products, directions]
+    kinds += [nodes, shared_choice, counts]
     kinds += [] if kind == "multiclass" else [choice]
     kinds += [residual] if kind == "numeric" else []
     return kinds[int(rng.integers(len(kinds)))]()
@@ -242,6 +264,7 @@ MAIN, PAIRS, TREES, NODES = (queries_of("binary")[k] for k in ("main", "pairs", 
 CHOICE = choice_of("binary", splits_of(1))
 SHARED = shared_choice_of("binary", splits_of(1))
 REFERENCE, ADDED = (queries_of("binary")[k] for k in ("reference", "contributions"))
+PRODUCTS, DIRECTIONS = (queries_of("binary")[k] for k in ("products", "directions"))
 PAIR = PAIRS.pairs[0]
 SPLITS = TREES.splits
 OUT_OF_RANGE = {
@@ -300,6 +323,35 @@ OUT_OF_RANGE = {
     "edges of more scores": (ADDED, {"edges": np.repeat(ADDED.edges, 2, axis=0)}),
     "edges of one number": (ADDED, {"edges": ADDED.edges[0]}),
     "more edges than codes": (ADDED, {"edges": np.zeros((1, 256), np.int32)}),
+    "numbers of one feature": (
+        PRODUCTS,
+        {"features": PRODUCTS.features[:1], "values": PRODUCTS.values[:1]},
+    ),
+    "numbers of more than a kernel adds up": (
+        PRODUCTS,
+        {"features": np.arange(65, dtype=np.uint16), "values": (np.ones(2, np.int32),) * 65},
+    ),
+    "a feature's numbers twice": (PRODUCTS, {"features": np.array([0, 1, 1], np.uint16)}),
+    "numbers of fewer features": (PRODUCTS, {"values": PRODUCTS.values[:2]}),
+    "numbers of no bin": (
+        PRODUCTS,
+        {"values": (np.ones(0, np.int32), *PRODUCTS.values[1:])},
+    ),
+    "numbers that are not whole": (
+        PRODUCTS,
+        {"values": tuple(part / 2 for part in PRODUCTS.values)},
+    ),
+    "numbers too large to be squared": (
+        PRODUCTS,
+        {"values": (np.full(12, 1 << 28, np.int32), *PRODUCTS.values[1:])},
+    ),
+    "a norm of nothing": (PRODUCTS, {"norm": 0}),
+    "a norm that is no number": (DIRECTIONS, {"norm": 0.5}),
+    "a norm too large to be squared": (DIRECTIONS, {"norm": 1 << 28}),
+    "directions of fewer features": (DIRECTIONS, {"matrix": DIRECTIONS.matrix[:, :2]}),
+    "no directions": (DIRECTIONS, {"matrix": DIRECTIONS.matrix[:0]}),
+    "directions that are no whole numbers": (DIRECTIONS, {"matrix": DIRECTIONS.matrix / 2}),
+    "directions too long to be squared": (DIRECTIONS, {"matrix": DIRECTIONS.matrix << 20}),
     "two trees of a level": (NODES, {"splits": splits_of(2)}),
     "sizes of fewer features": (NODES, {"sizes": NODES.sizes[:1]}),
     "a size of no bins": (NODES, {"sizes": (0, NODES.sizes[1])}),

@@ -79,7 +79,7 @@ DIFFERENT = {
     r"\n  epsilon: recorded 2.0, asked 1.5\n": {"epsilon": 1.5},
     r"\n  delta: recorded 1e-06, asked 1e-07\n": {"delta": 1e-7},
     r"\n  recipe: recorded auto, asked dp-ebm\n.*\n  and [0-9]+ more\n": {"recipe": "dp-ebm"},
-    r"\n  rounds of stage 3 \(MainEffects\): recorded 4, asked 5\n": {"n_estimators": 5},
+    r"\n  rounds of stage 4 \(MainEffects\): recorded 4, asked 5\n": {"n_estimators": 5},
     r"\n  feature 'a' of the schema: recorded …[^\n]*1.0[^\n]*, asked …[^\n]*2.0[^\n]*\n": {
         "schema": Schema({"a": (0.0, 2.0), "b": (-4.0, 4.0)}, classes=[0, 1])
     },

@@ -12,7 +12,7 @@ from dpgb_dask.components.answers import Sums, sums
 from dpgb_dask.components.auto.forest_scale import ForestScale
 from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_gradient, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
-from dpgb_dask.components.auto.noise import ForestNoise
+from dpgb_dask.components.auto.noise import ForestNoise, LinearTables
 from dpgb_dask.components.auto.pairs import feature_strength
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
@@ -341,13 +341,22 @@ def trees_again(chosen: int, batch: int) -> int:
 
 
 def _chance(state: State) -> NDArray[np.float64]:
-    """Return how likely a split is on each feature: mostly by its released strength."""
-    strength = feature_strength(state)
-    m = len(strength)
+    """Return how likely a split is on each feature: mostly by its released strength.
+
+    Half of this is by what its main effect has beside a linear one: features that tell nearly the same can have steep
+    lines that cancel each other, and little more to say.
+    """
+    strengths = [feature_strength(state)]
+    m = len(strengths[0])
+    if (linear := state.find(LinearTables)) is not None:
+        assert state.model is not None
+        pairs = zip(state.model.tables, linear.tables, strict=True)
+        strengths.append(feature_strength(state, [both - line for both, line in pairs]))
+    shares = [strength / strength.sum() for strength in strengths if strength.sum() > 0]
     chance = np.full(m, 1 / m)
-    if strength.sum() > 0:
+    if shares:
         even = constants.FOREST_EVEN
-        chance = even / m + (1 - even) * strength / strength.sum()
+        chance = even / m + (1 - even) * np.mean(shares, axis=0)
     if (directions := state.shape.directions) is not None:
         # leaves made monotone tree by tree keep steps of noise in one direction, which add up: such a forest is
         # worse than one without these features (docs/constraints-and-edits.md)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto import schedules, smoothing
-from dpgb_dask.components.auto.noise import MainNoise, filters_of
+from dpgb_dask.components.auto.noise import LinearTables, MainNoise, filters_of
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
@@ -204,7 +204,10 @@ class MainEffects(Stage):
             evidence=t >= 2,
             ordered=None if directions is None else ordered,
         )
-        model = replace(set_intercept(state.model, memory.totals), tables=tables_of(memory))
+        tables = tables_of(memory)
+        if (linear := state.find(LinearTables)) is not None:
+            tables = tuple(own + line for own, line in zip(tables, linear.tables, strict=True))
+        model = replace(set_intercept(state.model, memory.totals), tables=tables)
         state = with_totals(replace(state, model=model, memory=memory), memory.totals)
         if memory.round < rounds:
             return state

@@ -47,6 +47,42 @@ class TableNoise(Facts):
     dampings: tuple[float, ...]
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LinearTables(Facts):
+    """What linear effects are part of the tables of main effects, and the noise in their coefficients.
+
+    Parameters
+    ----------
+    tables : tuple of ((n_bins, n_scores) int32)
+        Per feature, score steps.
+    features : (n,) uint16
+        Those that have a linear effect.
+    values : tuple of ((n_bins,) float64)
+        What a bin of each of them stands for.
+    matrix : (n_directions, n) float64
+        How much of each feature's number is in each direction.
+    sd : (n_directions, n_scores) float64
+        Standard deviation of the noise in the coefficient of a direction.
+    """
+
+    tables: tuple[NDArray[np.int32], ...]
+    features: NDArray[np.uint16]
+    values: tuple[NDArray[np.float64], ...]
+    matrix: NDArray[np.float64]
+    sd: NDArray[np.float64]
+
+    def add_noise(
+        self, tables: list[NDArray[np.float64]], k: int, rng: np.random.Generator
+    ) -> None:
+        """Add draws of the noise to tables of draws of a score, (n_bins, n_draws) each, in place."""
+        n_draws = tables[0].shape[1]
+        slopes = self.matrix.T @ (
+            self.sd[:, k, None] * rng.standard_normal((len(self.sd), n_draws))
+        )
+        for j, value, slope in zip(self.features, self.values, slopes, strict=True):
+            tables[j] += value[:, None] * slope
+
+
 class MainNoise(TableNoise):
     """Of main effects, feature by feature."""
 

@@ -37,13 +37,17 @@ from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, Residua
 from dpgb_dask.frozen import pieces
 
 
-def feature_strength(state: State) -> NDArray[np.float64]:
-    """Return the noisy root-mean-square effect of every feature."""
-    assert state.model is not None
+def feature_strength(
+    state: State, tables: Sequence[NDArray[np.int32]] | None = None
+) -> NDArray[np.float64]:
+    """Return the noisy root-mean-square effect of every feature; by default of the model's tables."""
+    if tables is None:
+        assert state.model is not None
+        tables = state.model.tables
     return np.array(
         [
             np.sqrt((mass @ (table / SCORE_ONE) ** 2).sum() / mass.sum())
-            for mass, table in zip(state.counts, state.model.tables, strict=True)
+            for mass, table in zip(state.counts, tables, strict=True)
         ]
     )
 

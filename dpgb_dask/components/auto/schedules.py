@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpgb_dask.components import constants
+from dpgb_dask.contracts.queries import PRICE_ONE
+from dpgb_dask.kernels.directions import MOST_DIRECTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,7 @@ class BudgetSplit:
 
     Parameters
     ----------
-    main, screen, pairs, chosen, forest : int
+    linear, main, screen, pairs, chosen, forest : int
     rich : bool
         Whether trees have most of what the main effects leave.
     signal : float
@@ -27,6 +29,7 @@ class BudgetSplit:
     screen: int
     pairs: int
     forest: int
+    linear: int = 0
     chosen: int = 0
     rich: bool = False
     signal: float = 0.0
@@ -133,6 +136,29 @@ def split_budget(of_pairs: float, left: int, *, forest: bool) -> BudgetSplit:
     both = int((left - trees) * share)
     screen = int(both * constants.SCREEN_SHARE)
     return BudgetSplit(main=left - trees - both, screen=screen, pairs=both - screen, forest=trees)
+
+
+def linear_price(n_numeric: int, n_features: int, n_rows: float, main: int) -> int:
+    """Return the price of linear effects of ``n_numeric`` features; 0 where noise would hide how these vary together.
+
+    The largest eigenvalue of a symmetric matrix of noise of standard deviation sd is about 2 √d sd (Wigner's semicircle
+    law), and a rank between -1 and 1 has a variance of a third.
+
+    Parameters
+    ----------
+    n_numeric, n_features : int
+    n_rows : float
+        Noisy number of rows, in units of the largest weight.
+    main : int
+        Price of the main effects, out of which it comes.
+    """
+    if not 2 <= n_numeric <= MOST_DIRECTIONS:
+        return 0
+    price = int(main * constants.LINEAR_SHARE * n_numeric / n_features)
+    square = constants.LINEAR_NORM * n_numeric / 3
+    mu = float(np.sqrt(constants.LINEAR_PRODUCTS * price / PRICE_ONE))
+    hidden = float(np.sqrt(2 * n_numeric)) * square / max(mu * n_rows, 1e-300)
+    return price if hidden <= constants.LINEAR_HIDDEN else 0
 
 
 def leaves_per_partition(n_rows: float, hess: float, sd_of_run: float, effect: float) -> int:

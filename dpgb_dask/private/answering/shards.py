@@ -15,10 +15,12 @@ from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
     BinCountsQuery,
     ContributionSumsQuery,
+    DirectionSumsQuery,
     GradientQuery,
     LevelQuery,
     MainSumsQuery,
     PairSumsQuery,
+    ProductSumsQuery,
     Query,
     ReferenceSumsQuery,
     ResidualQuery,
@@ -31,6 +33,7 @@ from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import frozen
 from dpgb_dask.kernels import gradient as gradient_kernels
 from dpgb_dask.kernels.bin import cell_column
+from dpgb_dask.kernels.directions import add_directions, add_products
 from dpgb_dask.kernels.histogram import add_cells, joint_sums, maps_pay, padded
 from dpgb_dask.kernels.pair_tables import pack_pairs
 from dpgb_dask.kernels.route import only_feature, sums_of_leaves, tree_sums
@@ -392,6 +395,8 @@ class _Ask:
                 self._sums_of = lambda cells, packed: joint_sums(
                     cells, packed, max_abs, (query.n_cells,)
                 )
+            case DirectionSumsQuery():
+                _check_values(query, bins)
             case LevelQuery():
                 _check_level(query, bins)
                 self.levels = LevelSums(query, partial(_packed, query.gradient), max_abs)
@@ -430,7 +435,7 @@ class _Ask:
                 return split_features(query.splits)
             case LevelQuery():
                 return [*query.features.tolist(), *split_features(query.splits)]
-            case BinCountsQuery():
+            case BinCountsQuery() | ProductSumsQuery() | DirectionSumsQuery():
                 return query.features.tolist()
             case _:
                 return () if self._trees is None else split_features(self._trees.splits)
@@ -446,6 +451,10 @@ class _Ask:
                     self._add_counts(block, sums)
                 case ContributionSumsQuery():
                     self._add_by_contribution(block, sums)
+                case ProductSumsQuery():
+                    self._add_products(block, sums)
+                case DirectionSumsQuery():
+                    self._add_directions(block, sums)
                 case _:
                     self._add_gradients(block, sums)
         return sums
@@ -484,6 +493,22 @@ class _Ask:
         for k, edges in enumerate(query.edges):
             cell = _cells(edges, added[k]).astype(np.uint8)
             own[:, k : k + 1] += self._sums_of(cell[None], packed[k : k + 1])
+
+    def _add_products(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        _, piece, _ = block
+        query = self.query
+        assert isinstance(query, ProductSumsQuery)
+        feature = query.features.astype(np.int64)
+        add_products(piece.codes, feature, query.values, query.norm, piece.weight, sums)
+
+    def _add_directions(self, block: RowBlock, sums: NDArray[np.int64]) -> None:
+        _, piece, score = block
+        query = self.query
+        assert isinstance(query, DirectionSumsQuery)
+        add_directions(
+            piece.codes, query.features.astype(np.int64), query.values, query.matrix, query.norm,
+            self._pack(piece, score), sums.reshape(query.n_cells, query.n_scores, 2),
+        )  # fmt: skip
 
     def _pack(self, piece: Piece, score: NDArray[np.int32]) -> NDArray[np.int64]:
         packed = _packed(self.gradient, piece, score)
@@ -556,6 +581,8 @@ def _check_counts(query: Query, shape: Shape, bins: Sequence[FeatureBins]) -> No
                 raise PlanError("A residual query needs a numeric target.")
         case BinCountsQuery():
             _check_sizes(query, bins)
+        case ProductSumsQuery():
+            _check_values(query, bins)
         case _:
             raise PlanError(f"{type(query).__name__} is a query that shards do not know.")
 
@@ -606,9 +633,22 @@ def _check_level(query: LevelQuery, bins: Sequence[FeatureBins]) -> None:
 
 def _check_sizes(query: LevelQuery | BinCountsQuery, bins: Sequence[FeatureBins]) -> None:
     """Raise unless the features of a query exist and have as many bins as it says."""
+    _check_features(query.features, query.sizes, bins)
+
+
+def _check_values(
+    query: ProductSumsQuery | DirectionSumsQuery, bins: Sequence[FeatureBins]
+) -> None:
+    """Raise unless the features of a query exist, and each of their bins has a value."""
+    _check_features(query.features, [len(part) for part in query.values], bins)
+
+
+def _check_features(
+    features: NDArray[np.uint16], sizes: Sequence[int], bins: Sequence[FeatureBins]
+) -> None:
     known = [b.n_bins for b in bins]
-    if any(f >= len(known) for f in query.features.tolist()) or list(query.sizes) != [
-        known[f] for f in query.features.tolist()
+    if any(f >= len(known) for f in features.tolist()) or list(sizes) != [
+        known[f] for f in features.tolist()
     ]:
         raise PlanError("features and sizes of the query are not those of the model's bins.")
 

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import naive_add_pair_table, naive_add_tables, naive_cells, naive_sums
+from helpers import (
+    naive_add_pair_table,
+    naive_add_tables,
+    naive_cells,
+    naive_directions,
+    naive_products,
+    naive_sums,
+)
 from private.cases import (
     ALL,
     BINS,
@@ -42,6 +49,7 @@ from dpgb_dask.contracts.model import (
 from dpgb_dask.contracts.queries import SHRINK_BITS, PairCells, RowDraw
 from dpgb_dask.encoding.codes import encode, encode_target, encode_weight
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.directions import PRODUCT_BITS
 from dpgb_dask.kernels.draw import draws
 from dpgb_dask.kernels.gradient import write
 from dpgb_dask.kernels.histogram import HALF
@@ -116,6 +124,8 @@ def naive_answer(kind, model, query, name, weighted=True):
             naive_cells(codes[j], w, n) for j, n in zip(query.features, query.sizes, strict=True)
         ]
         return np.concatenate(counts)
+    if name == "products":
+        return naive_products(numbers_of(query, codes), query.norm, w)
     if query.rows is not None:
         index = np.stack([np.arange(len(y)), np.zeros(len(y))], axis=1).astype(np.uint64)
         drawn = np.empty(len(y), np.uint32)
@@ -135,12 +145,21 @@ def naive_answer(kind, model, query, name, weighted=True):
         keys = [(naive_leaves(codes, query.splits, t), 8) for t in range(query.splits.n_trees)]
     elif name == "contributions":
         return naive_contributions(codes, model, query, packed)
+    elif name == "directions":
+        numbers = query.matrix.astype(np.int64) @ numbers_of(query, codes)
+        return naive_directions(numbers, query.norm, packed).ravel()
     else:
         return naive_level(codes, query, packed)
     if name == "reference":
         return naive_reference(query, leaves, packed)
     parts = [np.concatenate([naive_sums(k, *unpack(row), n) for k, n in keys]) for row in packed]
     return np.stack(parts, axis=1).ravel()
+
+
+def numbers_of(query, codes):
+    """The number of each feature of a query, (n, n_rows)."""
+    chosen = zip(query.features, query.values, strict=True)
+    return np.stack([value[codes[j]] for j, value in chosen]).astype(np.int64)
 
 
 def naive_contributions(codes, model, query, packed):
@@ -573,9 +592,10 @@ def test_no_number_of_rows_of_the_largest_weight_overflows(kind, name, most):
     As rows are all the same, the sums of n rows are n times those of one.
     """
     query = queries_of(kind)[name]
+    of_row = 1 << (PRODUCT_BITS - 1) if name == "products" else query.gradient.max_abs
     one = alike(kind, query, 1, most)
-    assert np.abs(one).max() > 0.6 * most * query.gradient.max_abs or "choice" in name
-    limit = HALF // (most * query.gradient.max_abs)
+    assert np.abs(one).max() > 0.6 * most * of_row or "choice" in name
+    limit = HALF // (most * of_row)
     for n in (limit, limit + 1, 2 * limit + 1, 9 * limit):
         np.testing.assert_array_equal(alike(kind, query, n, most), n * one)
 
