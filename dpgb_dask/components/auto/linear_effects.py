@@ -158,8 +158,10 @@ class LinearEffects(Stage):
             variance = float(rows @ (value / VALUE_ONE) ** 2 / max(rows.sum(), 1e-9))
             if variance > LEAST_VARIANCE:
                 found.append((j, value, variance))
-        if len(found) < 2:
-            return state
+        if len(found) < 2:  # the main effects have it back
+            known = state.fact(AutoFacts)
+            split = replace(known.split, linear=0, main=known.split.main + price)
+            return state.with_fact(replace(known, split=split))
         features, values, variances = zip(*found, strict=True)
         nothing = np.zeros((len(found), state.shape.n_scores))
         memory = LinearMemory(

@@ -238,8 +238,11 @@ def test_features_of_one_value_have_no_line():
     flat = np.zeros(42)
     flat[3] = N_ROWS
     state = replace(state, counts=(flat, *state.counts[1:]))
-    stage = LinearEffects()
-    assert stage.next_query(stage.begin(state)) is None
+    stage, before = LinearEffects(), state.fact(AutoFacts).split
+    after = stage.begin(state)
+    assert stage.next_query(after) is None
+    split = after.fact(AutoFacts).split
+    assert (split.linear, split.main) == (0, before.linear + before.main)
 
 
 def test_a_difference_of_features_that_are_nearly_alike_is_learnt():
