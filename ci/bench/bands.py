@@ -88,10 +88,10 @@ class FixedPairs(Pairs):
 
 
 def is_gate(query) -> bool:
-    """Whether a query is one of the rounds' whose noise is drawn anew: sums of main effects, pairs and forest."""
+    """Whether the noise of a query is that of the first fit, and not of a round of lines, tables or trees."""
     return not query.label.startswith(
-        ("main effects", "pairs ", "forest ")
-    ) or query.label.endswith(("scale", "slope"))
+        ("linear effects", "main effects", "pairs ", "forest ")
+    ) or query.label.endswith(("products", "scale", "slope"))
 
 
 class Fits:
@@ -106,9 +106,9 @@ class Fits:
         FixedForest.drawn, FixedForest.factors = {}, []
         FixedPairs.tables, FixedPairs.kept = [], []
         # chosen trees would be other trees under other noise: they are left out
-        bins, _, mains, *_ = AUTO.stages
+        bins, _, lines, mains, *_ = AUTO.stages
         start = Start(chosen_from=float("inf"))
-        self.plan = replace(AUTO, stages=(bins, start, mains, FixedPairs(), FixedForest()))
+        self.plan = replace(AUTO, stages=(bins, start, lines, mains, FixedPairs(), FixedForest()))
         self.shares = None
         self.fit(0)
 

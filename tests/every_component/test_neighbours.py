@@ -41,7 +41,7 @@ WEIGHTS = [4.0, 1e300, np.inf, np.nan, -1.0, 0.3]
 @pytest.mark.parametrize(("name", "kind"), one_of_each(SERVED))
 def test_one_row_moves_no_query_of_a_recipe_beyond_its_sensitivity(name, kind):
     plan = recipes.get(PLANS[name], kind=kind).brief()
-    assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 17
+    assert check_neighbours(plan, kind, Shape(schema=SCHEMAS[kind])) <= 20
 
 
 @pytest.mark.parametrize(
