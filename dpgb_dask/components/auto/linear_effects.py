@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import natural, sums
+from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.noise import LinearTables
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
@@ -31,6 +32,7 @@ from dpgb_dask.frozen import frozen
 
 VALUE_ONE = 256  # steps of a feature's number, and of a factor of it in a direction
 LEAST_VARIANCE = 1e-4  # of a rank: features that nearly all rows share a value of have no line
+CLEAR_SD = 2.0  # standard deviations of its noise that a feature's second moment has to be
 ITERATIONS = 50  # of the shares of the prior's scales
 
 
@@ -44,10 +46,14 @@ class Directions:
         Steps of 1 / `VALUE_ONE`.
     norm : int
         Largest norm of a row, in steps of 1 / `VALUE_ONE` ².
+    unsure : (n_directions,) float64
+        Standard deviation of the noise on a covariance, over the variance that a direction counts as: the error of the
+        covariance of two directions is the root of the product of theirs.
     """
 
     matrix: NDArray[np.int32]
     norm: int
+    unsure: NDArray[np.float64]
 
     @classmethod
     def of(cls, moments: NDArray[np.float64], sd: float) -> Self:
@@ -67,7 +73,13 @@ class Directions:
         return cls(
             matrix=np.rint((axes / np.sqrt(scale)).T * VALUE_ONE).astype(np.int32),
             norm=int(np.ceil(np.sqrt(square) * VALUE_ONE**2)),
+            unsure=sd / scale,
         )
+
+    def variance_by(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what coefficients of other directions may seem to be of each, as covariances have errors."""
+        of_each = self.unsure[:, None] * coefficients**2
+        return self.unsure[:, None] * (of_each.sum(0) - of_each)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -135,9 +147,7 @@ class LinearEffects(Stage):
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the gate is closed."""
-        split = split_of(state)
-        closed = split is not None and split.linear == 0
-        return 0 if closed else 1 + self.rounds
+        return 0 if split_of(state) is not None and not _price(state) else 1 + self.rounds
 
     def brief(self) -> Self:
         """Return the stage with two rounds, for tests."""
@@ -146,7 +156,7 @@ class LinearEffects(Stage):
     def begin(self, state: State) -> State:
         """Give each bin of a numeric feature its rank, if the gate is open."""
         assert state.model is not None
-        price = state.fact(AutoFacts).split.linear
+        price = _price(state)
         if not price:
             return state
         found = []
@@ -158,10 +168,8 @@ class LinearEffects(Stage):
             variance = float(rows @ (value / VALUE_ONE) ** 2 / max(rows.sum(), 1e-9))
             if variance > LEAST_VARIANCE:
                 found.append((j, value, variance))
-        if len(found) < 2:  # the main effects have it back
-            known = state.fact(AutoFacts)
-            split = replace(known.split, linear=0, main=known.split.main + price)
-            return state.with_fact(replace(known, split=split))
+        if len(found) < 2:
+            return state
         features, values, variances = zip(*found, strict=True)
         nothing = np.zeros((len(found), state.shape.n_scores))
         memory = LinearMemory(
@@ -172,7 +180,7 @@ class LinearEffects(Stage):
             told=nothing,
             coefficients=nothing,
         )
-        return replace(state, memory=memory)
+        return replace(_with_main(state, -price), memory=memory)
 
     def next_query(self, state: State) -> Query | None:
         """Ask how features vary together, then for sums of gradients in directions of equal variance."""
@@ -213,9 +221,9 @@ class LinearEffects(Stage):
             moments[upper] = values * unit
             moments.T[upper] = moments[upper]
             moments[np.diag_indices(n)] *= np.sqrt(2)  # squares are asked for times √½
-            directions = Directions.of(moments, sd * unit)
-            return replace(state, memory=replace(memory, directions=directions))
+            return self._with_directions(state, moments, sd * unit)
         assert isinstance(query, DirectionSumsQuery)
+        assert memory.directions is not None
         answer = sums(query, released)
         each = state.n_rows * self._hess(state)  # the curvature along a direction of variance 1
         unit = query.norm / VALUE_ONE**2
@@ -225,7 +233,8 @@ class LinearEffects(Stage):
         # of weights 1, 2, …, t, over the square of their sum
         weights = 2 * (2 * t + 1) / (3 * t * (t + 1))
         noise = weights * (answer.grad_sd * unit / each) ** 2
-        variance = np.broadcast_to(noise + sampling_variance(state) / each, told.shape)
+        noise = noise + memory.directions.variance_by(memory.coefficients)
+        variance = noise + sampling_variance(state) / each
         kept = shrinkage(told, variance, self._largest_scale(state))
         coefficients = memory.coefficients + self.rate * (kept * told - memory.coefficients)
         if state.shape.n_scores > 1:
@@ -237,6 +246,24 @@ class LinearEffects(Stage):
         model = replace(state.model, tables=linear.tables)
         return replace(state, model=model, memory=memory).with_fact(linear)
 
+    def _with_directions(self, state: State, moments: NDArray[np.float64], sd: float) -> State:
+        """Return the state with the directions of features whose second moment stands out of its noise."""
+        memory: LinearMemory = state.memory
+        seen = np.flatnonzero(np.diag(moments) > CLEAR_SD * np.sqrt(2) * sd)
+        if len(seen) < 2:
+            rest = memory.price - share_of(memory.price, constants.LINEAR_PRODUCTS)
+            return replace(_with_main(state, rest), memory=None)
+        nothing = np.zeros((len(seen), state.shape.n_scores))
+        memory = replace(
+            memory,
+            features=memory.features[seen],
+            values=tuple(memory.values[j] for j in seen),
+            directions=Directions.of(moments[np.ix_(seen, seen)], sd),
+            told=nothing,
+            coefficients=nothing,
+        )
+        return replace(state, memory=memory)
+
     def _hess(self, state: State) -> NDArray[np.float64]:
         """Return the mean curvature of a row, per score."""
         if state.shape.kind == "numeric":  # residuals beyond the clip have none
@@ -247,6 +274,24 @@ class LinearEffects(Stage):
     def _largest_scale(self, state: State) -> float:
         share = 0.5 * state.fact(AutoFacts).narrow if state.shape.kind == "numeric" else 1.0
         return constants.LINEAR_SCALE * share
+
+
+def _price(state: State) -> int:
+    """Return the stage's price, out of that of the main effects; 0 if it does not run."""
+    assert state.model is not None
+    if state.shape.directions is not None:  # lines against a constraint would have to be bent
+        return 0
+    n_numeric = sum(not bins.categorical for bins in state.model.bins)
+    n_rows = state.n_rows / state.shape.max_weight
+    main = state.fact(AutoFacts).split.main
+    return schedules.linear_price(n_numeric, len(state.model.bins), n_rows, main)
+
+
+def _with_main(state: State, more: int) -> State:
+    """Return the state with more, or less, for the main effects."""
+    found = state.fact(AutoFacts)
+    split = replace(found.split, main=found.split.main + more)
+    return state.with_fact(replace(found, split=split))
 
 
 def centred_ranks(rows: NDArray[np.float64]) -> NDArray[np.int32]:

@@ -18,7 +18,7 @@ class BudgetSplit:
 
     Parameters
     ----------
-    linear, main, screen, pairs, chosen, forest : int
+    main, screen, pairs, chosen, forest : int
     rich : bool
         Whether trees have most of what the main effects leave.
     signal : float
@@ -29,7 +29,6 @@ class BudgetSplit:
     screen: int
     pairs: int
     forest: int
-    linear: int = 0
     chosen: int = 0
     rich: bool = False
     signal: float = 0.0

@@ -173,28 +173,14 @@ class Start(Stage):
             pairs = of_pairs >= least[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
             split = schedules.split_rich(kind, signal, left, chosen=chosen, pairs=pairs)
-            return state.with_fact(replace(found, split=_with_linear(state, split)))
+            return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
         forest = trees and signal >= constants.FOREST_SIGNAL
         run = schedules.split_budget(of_pairs, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
         left = max(state.left - refreshes * scale, 0)
         split = schedules.split_budget(of_pairs, left, forest=forest)
-        return state.with_fact(replace(found, split=_with_linear(state, split)))
-
-
-def _with_linear(state: State, split: schedules.BudgetSplit) -> schedules.BudgetSplit:
-    """Return a split of the budget in which the main effects leave a part of theirs to linear ones."""
-    assert state.model is not None
-    if (
-        state.shape.directions is not None
-    ):  # lines that are not what a constraint wants would have to be bent
-        return split
-    bins = state.model.bins
-    n_numeric = sum(not own.categorical for own in bins)
-    n_rows = state.n_rows / state.shape.max_weight
-    price = schedules.linear_price(n_numeric, len(bins), n_rows, split.main)
-    return replace(split, linear=price, main=split.main - price)
+        return state.with_fact(replace(found, split=split))
 
 
 def _price_of_look(state: State) -> int:

@@ -32,7 +32,7 @@ def test_it_is_grown_from_a_small_signal_on_whatever_pairs_get(kind, monkeypatch
         monkeypatch.setattr(schedules, "pair_signal", lambda *_, told=of_pairs: told)
         for signal, grown in ((7.9, False), (8.0, True), (99.0, True)):
             found = split(signal)
-            total = found.linear + found.main + found.screen + found.pairs + found.forest
+            total = found.main + found.screen + found.pairs + found.forest
             assert found.forest / total == pytest.approx(0.3 if grown else 0.0, abs=1e-6)
             assert (found.screen > 0) == (of_pairs > 0)
             assert split(signal, trees=False).forest == 0
@@ -70,10 +70,9 @@ def test_it_takes_more_of_the_budget_and_more_rounds_as_the_signal_grows(
         assert stage.declare(state.shape).n_queries == times * (90, 60)[looks] + 1 + looks
     if not looks:  # of numbers the first query is the scale
         assert stage.next_query(trees).splits.n_trees == (10 if of_classes else 15)
-    main = split.linear + split.main
-    total = main + split.screen + split.pairs + split.forest + split.chosen
+    total = split.main + split.screen + split.pairs + split.forest + split.chosen
     if rich:
-        assert main / total == pytest.approx(schedules.main_share(kind, signal))
+        assert split.main / total == pytest.approx(schedules.main_share(kind, signal))
     else:
         assert split.forest / total == pytest.approx(0.3)
 

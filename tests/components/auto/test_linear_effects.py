@@ -19,7 +19,6 @@ from dpgb_dask.components.auto.linear_effects import (
 )
 from dpgb_dask.components.auto.noise import LinearTables
 from dpgb_dask.components.auto.posterior import AutoFacts
-from dpgb_dask.components.auto.start import _with_linear
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import PRICE_ONE, DirectionSumsQuery, ProductSumsQuery
@@ -31,14 +30,14 @@ from dpgb_dask.testing import SeededNoise
 PRICE = PRICE_ONE // 50
 
 
-def linear_state(kind="binary", price=PRICE, **options):
-    """A state in which the stage has a price; features a and c are numbers of some bins."""
+def linear_state(kind="binary", main=PRICE, **options):
+    """A state in which main effects have a price; features a and c are numbers of some bins."""
     state = state_of(kind=kind)
     bins = (*state.model.bins[:2], FeatureBins(np.linspace(0, 1, 20), None, 22))
     tables = tuple(np.zeros((own.n_bins, state.shape.n_scores), np.int32) for own in bins)
     counts = tuple(np.full(own.n_bins, N_ROWS / own.n_bins) for own in bins)
     state = replace(state, model=replace(state.model, bins=bins, tables=tables), counts=counts)
-    split = replace(state.fact(AutoFacts).split, linear=price)
+    split = replace(state.fact(AutoFacts).split, main=main)
     return state.with_fact(replace(state.fact(AutoFacts), split=split, **options))
 
 
@@ -161,8 +160,8 @@ def test_it_finds_slopes_that_cancel_each_other(kind):
 
 def test_all_of_its_price_is_asked():
     _, asked = run(linear_state(), np.eye(2) / 3, lambda matrix, _: 0 * matrix[:, :1])
-    assert sum(query.price for query in asked) == PRICE
-    assert asked[0].price == int(PRICE * constants.LINEAR_PRODUCTS)
+    assert sum(query.price for query in asked) == price_of(PRICE)
+    assert asked[0].price == int(price_of(PRICE) * constants.LINEAR_PRODUCTS)
     assert len({query.price for query in asked[1:]}) <= 2
 
 
@@ -210,27 +209,53 @@ def test_it_runs_where_there_is_something_to_find(n_numeric, n_rows, runs):
     assert price == (int(PRICE_ONE // 20 * constants.LINEAR_SHARE / 2) if runs else 0)
 
 
+def price_of(main):
+    return int(main * constants.LINEAR_SHARE * 2 / 3)  # two of three features are numbers
+
+
 def test_its_price_is_a_part_of_that_of_the_main_effects():
-    state = state_of()
-    split = state.fact(AutoFacts).split
-    found = _with_linear(state, split)
-    assert found.linear > 0
-    assert found.linear + found.main == split.main
-    assert replace(found, linear=0, main=split.main) == split
+    state = linear_state()
+    begun = LinearEffects().begin(state)
+    assert begun.memory.price == price_of(PRICE)
+    before, after = (each.fact(AutoFacts).split for each in (state, begun))
+    assert after.main == PRICE - begun.memory.price
+    assert replace(after, main=PRICE) == before
 
 
 def test_it_does_not_run_under_monotone_constraints():
-    schema = Schema({"a": (0, 1), "b": ["x", "y", "z"], "c": (0, 1)}, classes=[0, 1])
-    constraints = constraints_of({"a": 1}, None, schema)
-    state = replace(state_of(), shape=Shape(schema=schema, constraints=constraints))
-    assert _with_linear(state, state.fact(AutoFacts).split).linear == 0
+    state = linear_state()
+    constraints = constraints_of({"a": 1}, None, state.shape.schema)
+    state = replace(state, shape=Shape(schema=state.shape.schema, constraints=constraints))
+    stage = LinearEffects()
+    assert stage.most_queries(state) == 0
+    assert stage.next_query(stage.begin(state)) is None
 
 
 def test_without_a_price_it_asks_nothing():
-    stage, state = LinearEffects(), linear_state(price=0)
+    stage, state = LinearEffects(), linear_state(main=0)
     assert stage.most_queries(state) == 0
     assert stage.next_query(stage.begin(state)) is None
     assert stage.most_queries(linear_state()) == 5
+
+
+def test_features_whose_variance_noise_hides_have_no_line():
+    """The noise of counts makes up rows of a constant feature; their products tell that there are none."""
+    state, asked = run(linear_state(), np.diag([0.3, 0.001]), None, sd=(2000.0, 0.0))
+    assert len(asked) == 1
+    assert state.fact(AutoFacts).split.main == PRICE - asked[0].price
+    assert not any(table.any() for table in state.model.tables)
+
+
+def test_what_errors_of_covariances_make_of_other_coefficients_counts_as_noise():
+    """A direction that hardly varies seems to have a part of what the others explain."""
+    directions = Directions.of(np.diag([0.3, 0.3, 0.001]), 0.01)
+    coefficients = np.array([[0.0], [2.0], [1.0]])
+    a, b, c = directions.unsure
+    np.testing.assert_allclose(
+        directions.variance_by(coefficients)[:, 0], [a * (4 * b + c), b * c, c * 4 * b]
+    )
+    assert a == pytest.approx(1 / (2 * np.sqrt(3)))  # its variance counts as what noise can be
+    assert b == c == pytest.approx(0.01 / 0.3)
 
 
 def test_features_of_one_value_have_no_line():
@@ -238,11 +263,10 @@ def test_features_of_one_value_have_no_line():
     flat = np.zeros(42)
     flat[3] = N_ROWS
     state = replace(state, counts=(flat, *state.counts[1:]))
-    stage, before = LinearEffects(), state.fact(AutoFacts).split
+    stage = LinearEffects()
     after = stage.begin(state)
     assert stage.next_query(after) is None
-    split = after.fact(AutoFacts).split
-    assert (split.linear, split.main) == (0, before.linear + before.main)
+    assert after.fact(AutoFacts).split == state.fact(AutoFacts).split
 
 
 def test_a_difference_of_features_that_are_nearly_alike_is_learnt():
