@@ -21,6 +21,7 @@ from dpgb_dask.components.auto.posterior import (
     curvature_of,
     round_price,
     sampling_variance,
+    sd_of_run,
     split_of,
 )
 from dpgb_dask.components.bins import share_of
@@ -225,7 +226,7 @@ class LinearEffects(Stage):
         assert isinstance(query, DirectionSumsQuery)
         assert memory.directions is not None
         answer = sums(query, released)
-        each = state.n_rows * self._hess(state)  # the curvature along a direction of variance 1
+        each = state.n_rows * curvature(state)  # the curvature along a direction of variance 1
         unit = query.norm / VALUE_ONE**2
         t = memory.round + 1
         step = answer.grad * unit / each
@@ -235,7 +236,7 @@ class LinearEffects(Stage):
         noise = weights * (answer.grad_sd * unit / each) ** 2
         noise = noise + memory.directions.variance_by(memory.coefficients)
         variance = noise + sampling_variance(state) / each
-        kept = shrinkage(told, variance, self._largest_scale(state))
+        kept = shrinkage(told, variance, largest_scale(state))
         coefficients = memory.coefficients + self.rate * (kept * told - memory.coefficients)
         if state.shape.n_scores > 1:
             coefficients = coefficients - coefficients.mean(1, keepdims=True)
@@ -264,16 +265,19 @@ class LinearEffects(Stage):
         )
         return replace(state, memory=memory)
 
-    def _hess(self, state: State) -> NDArray[np.float64]:
-        """Return the mean curvature of a row, per score."""
-        if state.shape.kind == "numeric":  # residuals beyond the clip have none
-            return np.array([constants.RESIDUAL_QUANTILE])
-        hess = np.array(state.fact(AutoFacts).totals.hess)
-        return hess / curvature_of(state.shape.kind)
 
-    def _largest_scale(self, state: State) -> float:
-        share = 0.5 * state.fact(AutoFacts).narrow if state.shape.kind == "numeric" else 1.0
-        return constants.LINEAR_SCALE * share
+def curvature(state: State) -> NDArray[np.float64]:
+    """Return the mean curvature of a row, per score."""
+    if state.shape.kind == "numeric":  # residuals beyond the clip have none
+        return np.array([constants.RESIDUAL_QUANTILE])
+    hess = np.array(state.fact(AutoFacts).totals.hess)
+    return hess / curvature_of(state.shape.kind)
+
+
+def largest_scale(state: State) -> float:
+    """Return the largest prior scale of a coefficient, score units."""
+    share = 0.5 * state.fact(AutoFacts).narrow if state.shape.kind == "numeric" else 1.0
+    return constants.LINEAR_SCALE * share
 
 
 def _price(state: State) -> int:
@@ -284,7 +288,14 @@ def _price(state: State) -> int:
     n_numeric = sum(not bins.categorical for bins in state.model.bins)
     n_rows = state.n_rows / state.shape.max_weight
     main = state.fact(AutoFacts).split.main
-    return schedules.linear_price(n_numeric, len(state.model.bins), n_rows, main)
+    price = schedules.linear_price(n_numeric, len(state.model.bins), n_rows, main)
+    if not price:
+        return 0
+    noise = sd_of_run(current_gradient(state), 1, price, state.shape.max_weight)
+    noise *= float(np.sqrt(constants.LINEAR_NORM * n_numeric))
+    each = state.n_rows * curvature(state)
+    # else even the largest coefficient is less than its noise: of a rare class, or of many
+    return price if noise < largest_scale(state) * float(each.mean()) else 0
 
 
 def _with_main(state: State, more: int) -> State:

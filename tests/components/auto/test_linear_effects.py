@@ -15,6 +15,7 @@ from dpgb_dask.components.auto.linear_effects import (
     Directions,
     LinearEffects,
     centred_ranks,
+    curvature,
     shrinkage,
 )
 from dpgb_dask.components.auto.noise import LinearTables
@@ -144,7 +145,7 @@ def test_it_finds_slopes_that_cancel_each_other(kind):
     both = 0.98 * np.sqrt(v[0] * v[1])
     moments = np.array([[v[0], both], [both, v[1]]])
     wanted = np.array([0.5, -0.4])
-    hess = LinearEffects()._hess(state)[0]
+    hess = curvature(state)[0]
 
     def gradient(matrix, now):
         return hess * matrix @ moments @ (slopes_of(now) - wanted)[:, None]
@@ -236,6 +237,15 @@ def test_without_a_price_it_asks_nothing():
     assert stage.most_queries(state) == 0
     assert stage.next_query(stage.begin(state)) is None
     assert stage.most_queries(linear_state()) == 5
+
+
+@pytest.mark.parametrize(("hess", "runs"), [(0.2, True), (0.002, True), (0.0002, False)])
+def test_it_does_not_run_where_noise_is_more_than_the_largest_coefficient(hess, runs):
+    """Of a rare class rows have little curvature, and noise moves coefficients by more."""
+    state = linear_state()
+    totals = replace(state.fact(AutoFacts).totals, hess=(hess,))
+    state = state.with_fact(replace(state.fact(AutoFacts), totals=totals))
+    assert LinearEffects().most_queries(state) == (5 if runs else 0)
 
 
 def test_features_whose_variance_noise_hides_have_no_line():
