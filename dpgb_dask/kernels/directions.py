@@ -20,7 +20,9 @@ PRODUCT_BITS = 16  # so is the product of two, of 2**-16
 ROOT_HALF = 46340  # √½ in the same steps, rounded down: squares have this weight beside products
 MOST = 1 << 28  # a combination's largest number: squares of 64 of them add up below 2**62
 MOST_DIRECTIONS = 64
-NO_WEIGHT = np.empty(0, np.int32)
+BLOCK = (
+    2048  # rows whose vectors stay in L2; their products, each at most 2**16, add up below 2**31
+)
 
 
 @inner
@@ -59,13 +61,26 @@ def _look_up(
         vector[j] = value[j, codes[feature[j], row]]
 
 
+@inner
+def _rounded(product: np.int64) -> np.int64:
+    """Return a product of two numbers, times a weight, in steps of 2**-PRODUCT_BITS, rounded towards 0."""
+    sign = product >> 63
+    return _magnitude(_magnitude(product, sign) >> (2 * UNIT_BITS - PRODUCT_BITS), sign)
+
+
+@inner
+def _square(product: np.int64) -> np.int64:
+    """Return a square, times a weight and √½, in the same steps."""
+    return _rounded((product * ROOT_HALF) >> PRODUCT_BITS)
+
+
 @kernel
 def _add_products(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.int64],  # IN (n,)
     value: NDArray[np.int32],  # IN (n, 256)
     norm: int,
-    weight: NDArray[np.int32],  # IN (n_rows,), or (0,)
+    weight: NDArray[np.int32],  # IN (n_rows,)
     sums: NDArray[np.int64],  # IN OUT (n * (n + 1) / 2,)
 ) -> None:
     n = feature.shape[0]
@@ -73,17 +88,56 @@ def _add_products(
     for i in range(codes.shape[1]):
         _look_up(codes, i, feature, value, vector)
         _to_unit_ball(vector, np.int64(norm))
-        own = np.int64(weight[i]) if weight.shape[0] else np.int64(1)
+        own = np.int64(weight[i])
         at = 0
         for j in range(n):
-            for k in range(j, n):
-                # at most 2**16 · 2**30
-                size = own * vector[j] * vector[k]
-                if k == j:
-                    size = (size * ROOT_HALF) >> PRODUCT_BITS
-                sign = size >> 63
-                part = _magnitude(size, sign) >> (2 * UNIT_BITS - PRODUCT_BITS)
-                sums[at] += _magnitude(part, sign)
+            sums[at] += _square(own * vector[j] * vector[j])  # at most 2**16 · 2**30
+            at += 1
+            for k in range(j + 1, n):
+                sums[at] += _rounded(own * vector[j] * vector[k])
+                at += 1
+
+
+@inner
+def _products(
+    one: NDArray[np.int32],  # IN (n,)
+    other: NDArray[np.int32],  # IN (n,)
+) -> np.int64:
+    total = np.int32(0)
+    for i in range(one.shape[0]):
+        product = np.int32(one[i] * other[i])
+        sign = np.int32(product >> 31)
+        size = np.int32(np.int32((product ^ sign) - sign) >> (2 * UNIT_BITS - PRODUCT_BITS))
+        total = np.int32(total + np.int32((size ^ sign) - sign))
+    return np.int64(total)
+
+
+@kernel
+def _add_products_of_one(
+    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
+    feature: NDArray[np.int64],  # IN (n,)
+    value: NDArray[np.int32],  # IN (n, 256)
+    norm: int,
+    sums: NDArray[np.int64],  # IN OUT (n * (n + 1) / 2,)
+) -> None:
+    """As `_add_products`, where all rows weigh 1: products are below 2**30, and many rows are multiplied at once."""
+    n = feature.shape[0]
+    vector = np.empty(n, np.int64)
+    block = np.empty((n, BLOCK), np.int32)
+    for low in range(0, codes.shape[1], BLOCK):
+        size = min(BLOCK, codes.shape[1] - low)
+        for i in range(size):
+            _look_up(codes, low + i, feature, value, vector)
+            _to_unit_ball(vector, np.int64(norm))
+            for j in range(n):
+                block[j, i] = vector[j]
+        at = 0
+        for j in range(n):
+            for i in range(size):
+                sums[at] += _square(np.int64(block[j, i]) * block[j, i])
+            at += 1
+            for k in range(j + 1, n):
+                sums[at] += _products(block[j, :size], block[k, :size])
                 at += 1
 
 
@@ -176,14 +230,17 @@ def add_products(
         raise ValueError(f"sums has shape {sums.shape}, not one number for each two of {n}.")
     if weight is not None and weight.shape != codes.shape[1:]:
         raise ValueError("weight must have one number for each row.")
-    _add_products(
+    rows = (
         readable("codes", codes, np.uint8, 2),
         readable("feature", feature, np.int64, 1),
         _values(value),
         norm,
-        readable("weight", NO_WEIGHT if weight is None else weight, np.int32, 1),
-        writable("sums", sums, np.int64, 1),
     )
+    out = writable("sums", sums, np.int64, 1)
+    if weight is None:
+        _add_products_of_one(*rows, out)
+    else:
+        _add_products(*rows, readable("weight", weight, np.int32, 1), out)
 
 
 def add_directions(

@@ -5,6 +5,7 @@ import pytest
 from helpers import naive_directions, naive_products, naive_unit
 
 from dpgb_dask.kernels.directions import (
+    BLOCK,
     MOST,
     MOST_DIRECTIONS,
     PRODUCT_BITS,
@@ -40,7 +41,7 @@ def packed_rows(n_rows, n_scores, seed=1):
     return (g << 32) + h
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 300])
+@pytest.mark.parametrize("n_rows", [0, 1, 300, BLOCK, BLOCK + 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_products_are_those_of_plain_integers(n_rows, weighted):
     codes, feature, value = some_numbers(n_rows)
