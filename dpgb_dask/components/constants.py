@@ -115,9 +115,8 @@ LINEAR_NORM = 1.5
 # noise would hide how features vary, a third each, where it is more than this: sets of some thousand rows at ε = .1.
 # With 1.5, RMSE of bike at ε = .1 is 14 % more, of others level
 LINEAR_HIDDEN = 0.5
-LINEAR_SPREAD = (
-    1e-3  # no direction's variance counts as less: at most 32 times as far apart as they are
-)
+# no direction's variance counts as less: rows are seen at most 32 times as far apart as they are
+LINEAR_SPREAD = 1e-3
 # the largest prior scale of a coefficient, score units for a spread of 1; half of it for a numeric target
 LINEAR_SCALE = 0.5
 

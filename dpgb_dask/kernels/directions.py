@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpgb_dask.kernels import inner, kernel, readable, same_rows, writable
-from dpgb_dask.kernels.histogram import MAX_CELLS
+from dpgb_dask.kernels.histogram import padded
 from dpgb_dask.kernels.shrink import times
 
 UNIT_BITS = 15  # a number of a vector is a whole number of steps of 2**-15
@@ -20,9 +20,8 @@ PRODUCT_BITS = 16  # so is the product of two, of 2**-16
 ROOT_HALF = 46340  # √½ in the same steps, rounded down: squares have this weight beside products
 MOST = 1 << 28  # a combination's largest number: squares of 64 of them add up below 2**62
 MOST_DIRECTIONS = 64
-BLOCK = (
-    2048  # rows whose vectors stay in L2; their products, each at most 2**16, add up below 2**31
-)
+# rows whose vectors stay in L2; their products, each at most 2**16, add up below 2**31
+BLOCK = 2048
 
 
 @inner
@@ -41,9 +40,8 @@ def _to_unit_ball(vector: NDArray[np.int64], norm: np.int64) -> None:
         norm = np.int64(np.sqrt(np.float64(square)))
         while norm * norm < square:
             norm += 1
-    factor = (
-        np.int64(1 << (UNIT_BITS + SPARE_BITS)) // norm
-    )  # |number| <= norm, so the product is below 2**48
+    # |number| <= norm, so its product with this is below 2**48
+    factor = np.int64(1 << (UNIT_BITS + SPARE_BITS)) // norm
     for k in range(vector.shape[0]):
         sign = vector[k] >> 63
         vector[k] = _magnitude((_magnitude(vector[k], sign) * factor) >> SPARE_BITS, sign)
@@ -55,7 +53,7 @@ def _look_up(
     row: int,
     feature: NDArray[np.int64],  # IN (n,)
     value: NDArray[np.int32],  # IN (n, 256)
-    vector: NDArray[np.int64],  # OUT (n,)
+    vector: NDArray[np.integer],  # OUT (n,)
 ) -> None:
     for j in range(feature.shape[0]):
         vector[j] = value[j, codes[feature[j], row]]
@@ -155,8 +153,7 @@ def _add_directions(
     own = np.empty(n, np.int32)
     vector = np.empty(n_directions, np.int64)
     for i in range(codes.shape[1]):
-        for j in range(n):
-            own[j] = value[j, codes[feature[j], i]]
+        _look_up(codes, i, feature, value, own)
         for k in range(n_directions):
             total = np.int32(0)
             for j in range(n):
@@ -174,20 +171,15 @@ def _add_directions(
 
 def _values(value: Sequence[NDArray[np.integer]]) -> NDArray[np.int32]:
     """Return values by code, (n, 256): a code that a feature does not have counts as its last."""
-    table = np.empty((len(value), MAX_CELLS), np.int32)
-    for own, part in zip(table, value, strict=True):
-        own[: len(part)], own[len(part) :] = part, part[-1]
-    return table
+    return np.stack([padded(part) for part in value]).astype(np.int32)
 
 
 def fits(matrix: NDArray[np.integer], value: Sequence[NDArray[np.integer]]) -> bool:
     """Return whether no row can have a number of `MOST` or more in any direction, nor too many of them."""
-    largest = [max(int(part.max()), -int(part.min())) for part in value]
-    # in Python's whole numbers, as the least int32 has no absolute value
-    rows = [[abs(int(m)) for m in row] for row in matrix]
-    return len(rows) <= MOST_DIRECTIONS and all(
-        sum(m * most for m, most in zip(row, largest, strict=True)) < MOST for row in rows
-    )
+    # as floats, as the least int32 has no absolute value; sums below 2**53 are exact
+    largest = np.array([np.abs(part.astype(np.float64)).max() for part in value])
+    numbers = np.abs(matrix.astype(np.float64)) @ largest
+    return len(matrix) <= MOST_DIRECTIONS and bool((numbers < MOST).all())
 
 
 def add_products(

@@ -741,9 +741,9 @@ def scores_at_once(n_scores: int, n_cells: int = 1) -> tuple[int | slice, ...]:
     return tuple(found)
 
 
-def padded(map_: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def padded(map_: NDArray[Any]) -> NDArray[Any]:
     """Extend a map to all 256 codes by repeating its last entry, so that no code reads beyond its end."""
-    full = np.empty(256, np.uint8)
+    full = np.empty(256, map_.dtype)
     full[: len(map_)] = map_
     full[len(map_) :] = map_[-1]
     return full

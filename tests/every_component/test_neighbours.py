@@ -128,6 +128,34 @@ def test_a_row_of_the_heaviest_of_several_classes_moves_no_query_beyond_its_sens
     check_neighbours(plan, "multiclass", shape, uniform_weights, WEIGHTS)
 
 
+def ask_beside(name, schema, rows, more, weight, check):
+    """Ask some rows, and beside them the same with one more, of either class; check every query's moves."""
+    x, y = rows
+    shape = Shape(schema=schema)
+    if weight is not None:
+        shape = Shape(schema=schema, max_weight=4, weight_bits=8)
+    w = None if weight is None else weight(len(y))
+    others = [
+        open_local(
+            np.vstack([x, row]),
+            np.append(y, label),
+            shape,
+            None if w is None else np.append(w, 1e300),
+        )
+        for row in more
+        for label in ("no", "yes")
+    ]
+
+    def check_bound(query, bound, sums, theirs):
+        assert bound == sensitivity(query, shape)
+        check(query, bound, sums, theirs)
+
+    alone = open_local(x, y, shape, w)
+    drive(recipes.get(name, kind="binary").brief(), shape, alone, others, check_bound)
+    for rounds in (alone, *others):
+        rounds.close()
+
+
 MANY = Schema({f"f{j}": bool for j in range(12)}, classes=["no", "yes"])
 
 
@@ -136,34 +164,17 @@ def moved_by_rows_of_many_blocks(weight=None):
     rng = np.random.default_rng(3)
     x = (rng.random((300, 12)) < 0.05).astype(object) == 1
     y = np.array(["no", "yes"], object)[(rng.random(300) < 0.4).astype(int)]
-    shape = Shape(schema=MANY)
-    if weight is not None:
-        shape = Shape(schema=MANY, max_weight=4, weight_bits=8)
-    w = None if weight is None else weight(300)
-    others = [
-        open_local(
-            np.vstack([x, np.arange(12) < n_flags]),
-            np.append(y, label),
-            shape,
-            None if w is None else np.append(w, 1e300),
-        )
-        for n_flags in (0, 3, 12)
-        for label in ("no", "yes")
-    ]
     squared, absolute = [], []
 
     def check(query, bound, sums, theirs):
-        assert bound == sensitivity(query, shape)
         if isinstance(query, ReferenceSumsQuery):
             assert query.most_blocks <= 3  # of 13
             moves = [[int(d) for d in other - sums] for other in theirs]
             squared.append(max(sum(d * d for d in move) for move in moves) / bound.l2_squared)
             absolute.append(max(sum(map(abs, move)) for move in moves) / bound.l1)
 
-    alone = open_local(x, y, shape, w)
-    drive(recipes.get("auto", kind="binary").brief(), shape, alone, others, check)
-    for rounds in (alone, *others):
-        rounds.close()
+    flags = [np.arange(12) < n_flags for n_flags in (0, 3, 12)]
+    ask_beside("auto", MANY, (x, y), flags, weight, check)
     return squared, absolute
 
 
@@ -195,32 +206,15 @@ def moved_in_directions(weight=None):
     level = rng.random((900, 1))
     x = np.clip(0.9 * level + 0.1 * rng.random((900, 4)), 0, 1)
     y = np.array(["no", "yes"], object)[(rng.random(900) < level[:, 0]).astype(int)]
-    shape = Shape(schema=NUMBERS)
-    if weight is not None:
-        shape = Shape(schema=NUMBERS, max_weight=4, weight_bits=8)
-    w = None if weight is None else weight(900)
-    others = [
-        open_local(
-            np.vstack([x, row]),
-            np.append(y, label),
-            shape,
-            None if w is None else np.append(w, 1e300),
-        )
-        for row in ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 1], [np.nan] * 4)
-        for label in ("no", "yes")
-    ]
+    far = [[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 1], [np.nan] * 4]
     moved = {ProductSumsQuery: [], DirectionSumsQuery: []}
 
     def check(query, bound, sums, theirs):
-        assert bound == sensitivity(query, shape)
         if type(query) in moved:
             squared = max(sum(int(d) ** 2 for d in other - sums) for other in theirs)
             moved[type(query)].append(squared / bound.l2_squared)
 
-    alone = open_local(x, y, shape, w)
-    drive(recipes.get("additive", kind="binary").brief(), shape, alone, others, check)
-    for rounds in (alone, *others):
-        rounds.close()
+    ask_beside("additive", NUMBERS, (x, y), far, weight, check)
     return moved
 
 

@@ -68,7 +68,7 @@ class Directions:
             Standard deviation of the noise on each outside of the diagonal.
         """
         variance, axes = np.linalg.eigh(moments)
-        hidden = 2 * np.sqrt(len(moments)) * sd  # the largest eigenvalue of the noise
+        hidden = schedules.hidden_variance(len(moments), sd)
         scale = np.maximum(variance, max(hidden, constants.LINEAR_SPREAD))
         square = constants.LINEAR_NORM * max(float(np.sum(np.maximum(variance, 0) / scale)), 1.0)
         return cls(
@@ -259,6 +259,7 @@ class LinearEffects(Stage):
             memory,
             features=memory.features[seen],
             values=tuple(memory.values[j] for j in seen),
+            variance=memory.variance[seen],
             directions=Directions.of(moments[np.ix_(seen, seen)], sd),
             told=nothing,
             coefficients=nothing,

@@ -140,8 +140,7 @@ def split_budget(of_pairs: float, left: int, *, forest: bool) -> BudgetSplit:
 def linear_price(n_numeric: int, n_features: int, n_rows: float, main: int) -> int:
     """Return the price of linear effects of ``n_numeric`` features; 0 where noise would hide how these vary together.
 
-    The largest eigenvalue of a symmetric matrix of noise of standard deviation sd is about 2 √d sd (Wigner's semicircle
-    law), and a rank between -1 and 1 has a variance of a third.
+    A rank between -1 and 1 has a variance of a third.
 
     Parameters
     ----------
@@ -156,8 +155,13 @@ def linear_price(n_numeric: int, n_features: int, n_rows: float, main: int) -> i
     price = int(main * constants.LINEAR_SHARE * n_numeric / n_features)
     square = constants.LINEAR_NORM * n_numeric / 3
     mu = float(np.sqrt(constants.LINEAR_PRODUCTS * price / PRICE_ONE))
-    hidden = float(np.sqrt(2 * n_numeric)) * square / max(mu * n_rows, 1e-300)
-    return price if hidden <= constants.LINEAR_HIDDEN else 0
+    sd = float(np.sqrt(0.5)) * square / max(mu * n_rows, 1e-300)
+    return price if hidden_variance(n_numeric, sd) <= constants.LINEAR_HIDDEN else 0
+
+
+def hidden_variance(n: int, sd: float) -> float:
+    """Return about the largest eigenvalue of a symmetric matrix of n² noises of sd (Wigner's semicircle law)."""
+    return 2 * float(np.sqrt(n)) * sd
 
 
 def leaves_per_partition(n_rows: float, hess: float, sd_of_run: float, effect: float) -> int:
