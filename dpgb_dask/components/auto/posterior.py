@@ -270,7 +270,7 @@ def with_residual_scale(
     seen = Residuals.of_model(look, state.n_rows, found.scales)
     hidden = constants.CLIP_HIDDEN * look.sd / state.n_rows
     least = min(hidden, constants.CLIP_KEPT) * found.clip
-    clip = float(np.clip(seen.clip(quantile, constants.CLIP_BIAS), least, 1.0))
+    clip = float(np.clip(seen.clip(quantile), least, 1.0))
     return state.with_fact(replace(found, clip=clip, scales=seen.scales))
 
 

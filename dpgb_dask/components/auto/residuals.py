@@ -225,19 +225,27 @@ class Residuals:
         inside = self.share[middle] + np.append(0.0, np.cumsum(beyond[:-1]))
         return float(_SIZES[min(int(np.searchsorted(inside, q)), len(_SIZES) - 1)])
 
-    def clip(self, q: float, most_bias: float) -> float:
-        """Return the least edge from `quantile` of ``q`` on at which clipping hardly moves the mean.
+    def clip(
+        self,
+        q: float,
+        most_bias: float = constants.CLIP_BIAS,
+        most_beyond: float = constants.CLIP_BEYOND,
+    ) -> float:
+        """Return the least edge from `quantile` of ``q`` on that hardly moves the mean, nor hides most of the spread.
 
         Parameters
         ----------
         q : float
         most_bias : float
             Standard deviations that residuals clipped at the edge, seen from their mean, may be off on the average.
+        most_beyond : float
+            Of their variance, what may lie beyond the edge: the mean square of what clipping takes off.
         """
         seen = _CENTRES - self.mean
         edges = _SIZES[self.quantile(q) <= _SIZES]
-        off = np.clip(seen, -edges[:, None], edges[:, None]) @ self.share
-        fair = np.abs(off) <= most_bias * self.spread
+        clipped = np.clip(seen, -edges[:, None], edges[:, None])
+        fair = np.abs(clipped @ self.share) <= most_bias * self.spread
+        fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * self.spread**2
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
 
 

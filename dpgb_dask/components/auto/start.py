@@ -143,7 +143,7 @@ class Start(Stage):
         state = replace(state, model=model).with_fact(found)
         if again and len(looks) < constants.START_LOOKS:
             return replace(state, memory=looks)
-        clip = min(seen.clip(constants.RESIDUAL_QUANTILE, constants.CLIP_BIAS), 1.0)
+        clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
         narrow = min(max(seen.typical, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
         state = state.with_fact(replace(found, clip=clip, narrow=narrow))
         return self._divide(replace(state, memory="done"))

@@ -68,7 +68,7 @@ def test_the_clip_is_wider_where_clipping_would_move_the_mean(law):
     }[law]
     r = r - r.mean()
     found = seen_later(histogram(r), 1e-3, 0)
-    least, clip = found.quantile(0.8), found.clip(0.8, 0.1)
+    least, clip = found.quantile(0.8), found.clip(0.8)
     assert (clip > least) == (law != "normal")
 
     def off(bound):
@@ -79,6 +79,23 @@ def test_the_clip_is_wider_where_clipping_would_move_the_mean(law):
         assert off(least) > 0.12
         assert off(clip / 2**0.25) > 0.08  # the least such edge
         assert found.clip(0.8, 0.02) > clip
+
+
+@pytest.mark.parametrize("far", [0.3, 0.6])
+def test_the_clip_is_wider_where_few_rows_far_away_have_most_of_the_variance(far):
+    """Rows above and below in equal parts: clipping them moves no mean."""
+    rng = np.random.default_rng(6)
+    r = rng.normal(0, 0.02, N_ROWS) + far * rng.choice([-1, 0, 1], N_ROWS, p=[0.02, 0.96, 0.02])
+    found = seen_later(histogram(r), 1e-3, 0)
+    narrow, clip = found.clip(0.8, most_beyond=1.0), found.clip(0.8)
+    assert narrow == found.quantile(0.8) < 0.04
+
+    def beyond(bound):
+        return np.mean(np.maximum(np.abs(r) - bound, 0) ** 2) / r.var()
+
+    assert beyond(narrow) > 0.7
+    assert beyond(clip) < 0.55
+    assert beyond(clip / 2**0.25) > 0.45  # the least such edge
 
 
 def test_a_noisy_histogram_is_better_than_its_cells():
@@ -100,7 +117,7 @@ def test_whole_numbers_around_the_middle_are_not_taken_for_a_target_without_spre
 
     def too_narrow():
         """Share of noisy histograms from which the clip is a tenth of what it should be, or less."""
-        clips = [seen_later(truth, sd, seed).clip(0.8, 0.1) for seed in range(200)]
+        clips = [seen_later(truth, sd, seed).clip(0.8, most_beyond=1.0) for seed in range(200)]
         return np.mean(np.array(clips) < 1 / 30)
 
     assert too_narrow() < 0.2
@@ -215,7 +232,7 @@ def test_a_look_from_afar_takes_nothing_from_what_one_nearby_told(far):
     both = Residuals.of_target([near, look(histogram(r - far), sd, 1, far, edges)], N_ROWS)
     assert abs(both.start + both.mean) < 0.002
     assert both.spread == pytest.approx(r.std(), rel=0.3)
-    assert both.clip(0.8, 0.1) < 0.01
+    assert both.clip(0.8) < 0.01
 
 
 def test_counts_without_noise_that_fit_no_law_give_shares_all_the_same():
