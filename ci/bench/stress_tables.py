@@ -149,6 +149,23 @@ def outliers(seed: int) -> Split:
     return numeric(X, y, BOUNDS, (-200, 200))
 
 
+def jumps(seed: int) -> Split:
+    """2 % of the rows each, which one column tells, are 15 standard deviations of the others above and below."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    jump = (X["x5"] > 2).astype(int) - (X["x6"] > 2)
+    y = signal(X) + 30 * jump + 2 * rng.normal(size=len(X))
+    return numeric(X, y.to_numpy(), BOUNDS, (-60, 60))
+
+
+def claims(seed: int) -> Split:
+    """Counts of which nine in ten are 0."""
+    rng = np.random.default_rng(seed)
+    X = features(rng, ROWS + TEST_ROWS)
+    y = rng.poisson(np.exp(0.5 * signal(X) - 2.5)).clip(0, 10)
+    return numeric(X, y, BOUNDS, (0, 10))
+
+
 def outlier_features(seed: int) -> Split:
     """1 % of each column lie anywhere within bounds 1,000 times as wide as the others need."""
     rng = np.random.default_rng(seed)
@@ -289,6 +306,8 @@ TABLES: dict[str, Callable[[int], Split]] = {
     "log_normal": log_normal,
     "zeros": zeros,
     "outliers": outliers,
+    "jumps": jumps,
+    "claims": claims,
     "outlier_features": outlier_features,
     "copies": copies,
     "copies_binary": copies_binary,

@@ -1,7 +1,8 @@
 """The stage `Pairs`: interactions of two features (stage 3 of the default method)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -28,7 +29,8 @@ from dpgb_dask.components.auto.posterior import (
     with_residual_scale,
     with_totals,
 )
-from dpgb_dask.components.auto.reference import sums_of_tables
+from dpgb_dask.components.auto.reference import TableSums, sums_of_tables
+from dpgb_dask.components.auto.smoothing import Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import Step
 from dpgb_dask.contracts.model import SCORE_ONE, PairTable
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
@@ -112,9 +114,11 @@ class Pairs(Stage):
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of the posteriors of all candidate tables, and of their filters."""
-        cells = sorted((min(n, constants.PAIR_CELLS) for n in most_bins), reverse=True)
-        n_tables = min(len(cells) * (len(cells) - 1) // 2, constants.MOST_CANDIDATES)
-        return needs_of_blocks(shape.n_scores, n_tables * [cells[0] ** 2], self.rounds)
+        m, most = len(most_bins), max(most_bins)
+        n_tables = min(m * (m - 1) // 2, constants.MOST_CANDIDATES)
+        cells, finer = (min(n, most) ** 2 for n in (constants.PAIR_CELLS, constants.FINE_CELLS))
+        sizes = n_tables * [cells] + min(n_tables, m) * [finer]
+        return needs_of_blocks(shape.n_scores, sizes, self.rounds)
 
     def begin(self, state: State) -> State:
         """Build the candidate tables, if the gate is open."""
@@ -123,30 +127,14 @@ class Pairs(Stage):
         if split.screen == 0 or state.shape.n_features < 2:
             return replace(state, memory=None)
         assert state.model is not None
-        levels = [
-            coarsen(mass, bins.categorical, constants.PAIR_CELLS)
-            for mass, bins in zip(state.counts, state.model.bins, strict=True)
-        ]
         totals = fresh_totals(found.totals)
-        sides = []  # per feature, the mass and the prior of its groups
-        for mass, bins, level in zip(state.counts, state.model.bins, levels, strict=True):
-            coarse = np.bincount(level, mass).astype(np.float64)
-            prior = smoothing.prior(coarse, ordered=not bins.categorical, missing_last=False)
-            sides.append((coarse, prior))
-        cells, blocks = [], []
-        for i, j in candidate_pairs(state):
-            (mass_i, prior_i), (mass_j, prior_j) = sides[i], sides[j]
-            cells.append(PairCells(i, j, levels[i], levels[j], len(mass_i), len(mass_j)))
-            # rows per cell as if the features were independent; the measured Hessian corrects it
-            mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
-            root = smoothing.square_root(_kron(prior_i, prior_j))
-            blocks.append(tuple(smoothing.new_block(mass, root, h) for h in totals.hess))
+        tables = _tables(state, candidate_pairs(state), constants.PAIR_CELLS, totals.hess)
         memory = PosteriorMemory(
-            blocks=tuple(blocks),
+            blocks=tuple(blocks for _, blocks in tables),
             totals=totals,
             round=-1,
             price=split.pairs,
-            cells=tuple(cells),
+            cells=tuple(cells for cells, _ in tables),
             rescaled=state.shape.kind != "numeric",
             step=Step(reach=constants.PAIR_STEP[state.shape.kind]),
         )
@@ -176,7 +164,7 @@ class Pairs(Stage):
     @staticmethod
     def _kept(memory: PosteriorMemory, most: int) -> list[int]:
         """Return the candidates with the largest evidence, if it is positive: the gate of each table."""
-        evidence = np.array([sum(b.log_evidence for b in scores) for scores in memory.blocks])
+        evidence = np.array([_evidence(blocks) for blocks in memory.blocks])
         order = np.argsort(-evidence, kind="stable")[:most]
         return [int(i) for i in order if evidence[i] > 0]
 
@@ -193,11 +181,12 @@ class Pairs(Stage):
         screening = memory.round < 0
         n_rounds = 1 if screening else self._rounds(state)
         observed = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
-        before = memory.totals
+        before = memory
+        released_sums = sums_of_tables(answer, [len(cells) for cells in every_cell])
         memory = learn(
             memory,
             every_cell,
-            sums_of_tables(answer, [len(cells) for cells in every_cell]),
+            released_sums,
             state,
             observed,
             damping=self.damping,
@@ -206,11 +195,13 @@ class Pairs(Stage):
         )
         if screening:
             kept = self._kept(memory, state.shape.n_features)
+            finer = _finer(before, memory, kept, released_sums, state, observed)
+            tables = [finer.get(i, (memory.cells[i], memory.blocks[i])) for i in kept]
             memory = replace(
                 memory,
-                blocks=tuple(memory.blocks[i] for i in kept),
-                cells=tuple(memory.cells[i] for i in kept),
-                totals=replace(fresh_totals(memory.totals), intercepts=before.intercepts),
+                cells=tuple(cells for cells, _ in tables),
+                blocks=tuple(blocks for _, blocks in tables),
+                totals=replace(fresh_totals(memory.totals), intercepts=before.totals.intercepts),
             )
             found = Screened(
                 cells=query.pairs,
@@ -230,6 +221,74 @@ class Pairs(Stage):
             return state
         filters = filters_of(memory.blocks)
         return state.with_fact(PairNoise(filters=filters, dampings=memory.dampings))
+
+
+Table = tuple[PairCells, tuple[TablePosterior, ...]]
+
+
+def _tables(
+    state: State, pairs: Iterable[tuple[int, int]], n: int, hess: Sequence[float]
+) -> list[Table]:
+    """Return a table of each pair, with at most ``n`` groups of each feature, before anything is known of it."""
+    assert state.model is not None
+    bins = state.model.bins
+
+    @cache
+    def side(j: int) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the group of each bin, and the mass and prior covariance of the groups."""
+        level = coarsen(state.counts[j], bins[j].categorical, n)
+        mass = np.bincount(level, state.counts[j]).astype(np.float64)
+        ordered = not bins[j].categorical
+        return level, mass, smoothing.prior(mass, ordered=ordered, missing_last=False)
+
+    tables = []
+    for i, j in pairs:
+        (level_i, mass_i, prior_i), (level_j, mass_j, prior_j) = side(i), side(j)
+        cells = PairCells(i, j, level_i, level_j, len(mass_i), len(mass_j))
+        # rows per cell as if the features were independent; the measured Hessian corrects it
+        mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
+        root = smoothing.square_root(_kron(prior_i, prior_j))
+        tables.append((cells, tuple(smoothing.new_block(mass, root, h) for h in hess)))
+    return tables
+
+
+def _evidence(blocks: tuple[TablePosterior, ...]) -> float:
+    return sum(block.log_evidence for block in blocks)
+
+
+def _finer(
+    before: PosteriorMemory,
+    screened: PosteriorMemory,
+    kept: Sequence[int],
+    released: TableSums,
+    state: State,
+    observed: Observation,
+) -> dict[int, Table]:
+    """Return, of the candidates that were kept, the clear ones in finer cells, which are told the screening's sums."""
+    clear = [i for i in kept if _evidence(screened.blocks[i]) >= constants.FINE_EVIDENCE]
+    if not clear:
+        return {}
+    coarse = [before.cells[i] for i in clear]
+    pairs = [(cells.i, cells.j) for cells in coarse]
+    tables = _tables(state, pairs, constants.FINE_CELLS, before.totals.hess)
+    fine = tuple(cells for cells, _ in tables)
+    told = learn(
+        replace(before, cells=fine, blocks=tuple(blocks for _, blocks in tables)),
+        tuple(_within(*both) for both in zip(fine, coarse, strict=True)),
+        released.only(clear),
+        state,
+        observed,
+        damping=0.0,
+        move=False,
+    )
+    return dict(zip(clear, zip(fine, told.blocks, strict=True), strict=True))
+
+
+def _within(fine: PairCells, coarse: PairCells) -> NDArray[np.uint8]:
+    """Return which coarse cell each fine one lies in, as `coarsen` to twice as many groups divides those of fewer."""
+    one, other = (np.empty(n, np.uint8) for n in (fine.n_i, fine.n_j))
+    one[fine.map_i], other[fine.map_j] = coarse.map_i, coarse.map_j
+    return (one[:, None] * np.uint8(coarse.n_j) + other).ravel()
 
 
 def _kron(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

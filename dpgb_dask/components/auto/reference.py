@@ -1,7 +1,8 @@
 """Leaves that main effects keep back: a heavy leaf is the total less the others (docs/default-method.md §2)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,11 @@ class TableSums:
     grad_totals: NDArray[np.float64]
     hess_totals: NDArray[np.float64]
     n_summed: NDArray[np.int64]
+
+    def only(self, tables: Sequence[int]) -> Self:
+        """Return the sums of some tables, with the totals of all."""
+        grad, hess = (tuple(of[i] for i in tables) for of in (self.grad, self.hess))
+        return replace(self, grad=grad, hess=hess, omitted=tuple(self.omitted[i] for i in tables))
 
 
 def sums_of_leaves(query: MainSumsQuery, answer: Sums) -> TableSums:
