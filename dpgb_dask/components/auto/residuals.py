@@ -26,6 +26,19 @@ _LEAST_SHARE = 1e-12
 _BLOCK = 8  # places whose laws are found at a time, so that what is between stays in the cache
 
 
+def _far_places() -> NDArray[np.float64]:
+    """Return how few rows far away may spread over the finest cells, (n_places, n_cells).
+
+    Around one cell and its neighbours; then half of them there, and half as far on the other side of the start.
+    """
+    here = np.eye(len(_CENTRES))
+    around = here / 2 + np.roll(here, 1, axis=1) / 4 + np.roll(here, -1, axis=1) / 4
+    return np.concatenate([around, (around + around[:, ::-1]) / 2])
+
+
+_FAR = _far_places()
+
+
 def _changes() -> NDArray[np.float64]:
     """Return the odds of each scale at a look (rows) after each scale at the look before (columns)."""
     octaves = np.log2(np.divide.outer(_SCALES, _SCALES))
@@ -112,6 +125,42 @@ class Look:
         np.add.at(mean, self.cells_of(places, EDGES), _ATOMS @ odds.sum(2))
         return np.maximum(mean, _LEAST_SHARE)
 
+    def with_far_rows(
+        self, law: NDArray[np.float64], middle: float, width: float, n_rows: float
+    ) -> NDArray[np.float64]:
+        """Return a law of the finest cells, with few rows far away besides if that is likelier than not.
+
+        No cell by itself stands out of over a hundred; the likelihood of rows around a distance may. Its odds fall with
+        the distance, and faster than the harm of noise that is taken for rows rises.
+
+        Parameters
+        ----------
+        law : (n_finest,) float64
+        middle, width : float
+            Of the law, score units.
+        n_rows : float
+        """
+        octaves = np.log2(np.abs(_CENTRES - middle) / (constants.FAR_FROM * width) + _LEAST_SHARE)
+        odds = np.where(octaves >= 0, constants.FAR_DECAY**octaves, 0.0)
+        odds[[0, -1]] = 0.0  # beyond the last edges
+        if not odds.any():
+            return law
+        there = np.flatnonzero(np.tile(odds, 2))
+        prior = constants.FAR_ODDS * np.tile(odds, 2)[there] / (2 * odds.sum())
+        rows = n_rows * np.array(constants.FAR_ROWS)
+        spread = np.add.reduceat(_FAR[there], self._first, axis=1)
+        told = spread @ (self.values - n_rows * self.joined(law))
+        length = np.einsum("pc,pc->p", spread, spread)
+        fit = (np.outer(told, rows) - np.outer(length, rows**2) / 2) / self.sd**2
+        fit += np.log(prior / len(rows))[:, None]
+        top = max(float(fit.max()), 0.0)
+        likely = np.exp(fit - top)
+        likely /= likely.sum() + np.exp(-top)  # the other part: no such rows
+        if likely.sum() < 0.5:
+            return law
+        law = law + likely @ np.array(constants.FAR_ROWS) @ _FAR[there]
+        return law / law.sum()
+
 
 def _places(starts: Sequence[float]) -> NDArray[np.float64]:
     """Return places where the middle of a target may be: the middle of its bounds, and others, dense around starts."""
@@ -159,7 +208,7 @@ class Residuals:
         fits = [look.fit(places, n_rows) for look in looks]
         odds = _posterior(np.sum(fits, axis=0), prior[:, None])
         middle = odds.sum((0, 2)) @ places
-        width = 2 ** (odds.sum((0, 1)) @ np.log2(_SCALES))
+        width = _width(odds)
         # the last look, which is the dearest, unless its cells are wide there and another's are not
         best = min(reversed(looks), key=lambda look: max(abs(look.start - middle), width))
         return cls._of(best, places, odds, n_rows)
@@ -183,9 +232,11 @@ class Residuals:
     def _of(
         cls, look: Look, places: NDArray[np.float64], odds: NDArray[np.float64], n_rows: float
     ) -> "Residuals":
-        """Return the shares: first what the laws give, then how far the cells of a look deviate from it."""
+        """Return the shares: what laws and few rows far away give, then how far the cells of a look deviate from it."""
         likely = odds.sum((0, 2)) > _LEAST_SHARE
         law = look.mean_law(places[likely], odds[:, likely])
+        middle = float(odds.sum((0, 2)) @ places) - look.start
+        law = look.with_far_rows(law, middle, _width(odds), n_rows)
         expected = n_rows * look.joined(law)
         off = look.values - expected
         n_near = 2 * int(constants.RESIDUAL_NEAR * len(look.edges) / len(EDGES)) + 1
@@ -247,6 +298,11 @@ class Residuals:
         fair = np.abs(clipped @ self.share) <= most_bias * self.spread
         fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * self.spread**2
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
+
+
+def _width(odds: NDArray[np.float64]) -> float:
+    """Return the geometric mean of the laws' scales, by their odds."""
+    return float(2 ** (odds.sum((0, 1)) @ np.log2(_SCALES)))
 
 
 def _posterior(fit: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:

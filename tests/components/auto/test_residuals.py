@@ -98,6 +98,42 @@ def test_the_clip_is_wider_where_few_rows_far_away_have_most_of_the_variance(far
     assert beyond(clip / 2**0.25) > 0.45  # the least such edge
 
 
+def share_of_looks(truth, sd, is_so):
+    """Share of noisy histograms of which something is so."""
+    return np.mean([is_so(seen_later(truth, sd, seed)) for seed in range(100)])
+
+
+@pytest.mark.parametrize(("sides", "signal"), [([-1], 220), ([-1, 1], 400)])
+def test_few_rows_far_away_are_seen_though_no_cell_stands_out(sides, signal, monkeypatch):
+    rng = np.random.default_rng(6)
+    far = rng.random(N_ROWS) < 0.04
+    r = np.where(far, 0.5 * rng.choice(sides, N_ROWS), 0) + rng.normal(0, 0.02, N_ROWS)
+    truth, sd = histogram(r), N_ROWS / signal
+    assert truth[np.abs(np.linspace(-1, 1, len(truth))) > 0.8].max() < 5 * sd
+
+    def hides(found):
+        """Whether the clip hides most of them."""
+        return np.mean(np.maximum(np.abs(r) - found.clip(0.8), 0) ** 2) > 0.5 * r.var()
+
+    assert share_of_looks(truth, sd, hides) < 0.1
+    monkeypatch.setattr(constants, "FAR_ODDS", 1e-300)
+    assert share_of_looks(truth, sd, hides) > 0.4
+
+
+@pytest.mark.parametrize("law", ["normal", "long-tailed"])
+def test_noise_is_rarely_taken_for_few_rows_far_away(law, monkeypatch):
+    rng = np.random.default_rng(7)
+    r = 0.02 * (rng.normal(size=N_ROWS) if law == "normal" else rng.standard_t(3, N_ROWS))
+    truth = histogram(np.clip(r, -1, 1))
+    for sd in (N_ROWS / 20, N_ROWS / 220, N_ROWS / 2000):
+        with monkeypatch.context() as patch:
+            patch.setattr(constants, "FAR_ODDS", 1e-300)
+            without = [seen_later(truth, sd, seed).clip(0.8) for seed in range(100)]
+        clips = [seen_later(truth, sd, seed).clip(0.8) for seed in range(100)]
+        assert np.mean(np.array(clips) > without) < 0.06
+        assert max(clips) <= 4 * max(without)
+
+
 def test_a_noisy_histogram_is_better_than_its_cells():
     r = np.random.default_rng(1).normal(0, 0.05, 3000)
     truth = histogram(r) / len(r)
