@@ -296,7 +296,9 @@ class Residuals:
         edges = _SIZES[self.quantile(q) <= _SIZES]
         clipped = np.clip(seen, -edges[:, None], edges[:, None])
         fair = np.abs(clipped @ self.share) <= most_bias * self.spread
-        fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * self.spread**2
+        # rows of the cell in the middle may lie anywhere in it
+        variance = self.spread**2 + RESOLUTION**2
+        fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * variance
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
 
 

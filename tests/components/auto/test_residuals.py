@@ -98,6 +98,14 @@ def test_the_clip_is_wider_where_few_rows_far_away_have_most_of_the_variance(far
     assert beyond(clip / 2**0.25) > 0.45  # the least such edge
 
 
+def test_the_clip_is_no_wider_where_nearly_all_rows_lie_in_the_cell_in_the_middle():
+    r = np.random.default_rng(6).normal(0, residuals.RESOLUTION / 3, N_ROWS)
+    for seed in range(20):
+        found = seen_later(histogram(r), 5.0, seed)
+        assert found.spread < residuals.RESOLUTION
+        assert found.clip(0.8) == found.quantile(0.8) == residuals.RESOLUTION
+
+
 def share_of_looks(truth, sd, is_so):
     """Share of noisy histograms of which something is so."""
     return np.mean([is_so(seen_later(truth, sd, seed)) for seed in range(100)])
