@@ -183,11 +183,14 @@ class Residuals:
         Of the rows, in the cells between `EDGES`.
     scales : (n_scales,) float64
         Probability of each scale that the laws have, two an octave.
+    signal : float
+        All rows, in standard deviations of the noise on a cell.
     """
 
     start: float
     share: NDArray[np.float64]
     scales: NDArray[np.float64]
+    signal: float
 
     @classmethod
     def of_target(cls, looks: Sequence[Look], n_rows: float) -> "Residuals":
@@ -246,7 +249,12 @@ class Residuals:
         own = moved / (moved + look.sd**2)
         found = np.maximum(expected + own * off, _LEAST_SHARE * expected)
         share = law * look.divided(found / expected)
-        return cls(start=look.start, share=share / share.sum(), scales=odds.sum((0, 1)))
+        return cls(
+            start=look.start,
+            share=share / share.sum(),
+            scales=odds.sum((0, 1)),
+            signal=n_rows / look.sd,
+        )
 
     @property
     def mean(self) -> float:
@@ -290,15 +298,17 @@ class Residuals:
         most_bias : float
             Standard deviations that residuals clipped at the edge, seen from their mean, may be off on the average.
         most_beyond : float
-            Of their variance, what may lie beyond the edge: the mean square of what clipping takes off.
+            Of their variance, what may lie beyond the edge: the mean square of what clipping takes off. Where a look
+            tells little, that is of scales that are hardly possible, and no limit.
         """
         seen = _CENTRES - self.mean
         edges = _SIZES[self.quantile(q) <= _SIZES]
         clipped = np.clip(seen, -edges[:, None], edges[:, None])
         fair = np.abs(clipped @ self.share) <= most_bias * self.spread
-        # rows of the cell in the middle may lie anywhere in it
-        variance = self.spread**2 + RESOLUTION**2
-        fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * variance
+        if self.signal >= constants.BEYOND_SIGNAL:
+            # rows of the cell in the middle may lie anywhere in it
+            variance = self.spread**2 + RESOLUTION**2
+            fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * variance
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
 
 

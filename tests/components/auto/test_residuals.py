@@ -106,6 +106,20 @@ def test_the_clip_is_no_wider_where_nearly_all_rows_lie_in_the_cell_in_the_middl
         assert found.clip(0.8) == found.quantile(0.8) == residuals.RESOLUTION
 
 
+def test_scales_that_are_hardly_possible_do_not_widen_the_clip(monkeypatch):
+    """At 13 standard deviations of a cell, a scale of a millionth of the odds has most of the mean law's variance."""
+    truth = histogram(np.random.default_rng(6).normal(0, 5e-4, N_ROWS))
+    before = np.where(np.arange(len(residuals._SCALES)) < 8, 1.0, 1e-6)
+    looks = [seen_later(truth, N_ROWS / 13, seed, before) for seed in range(40)]
+
+    def wider():
+        return np.mean([found.clip(0.8) > found.clip(0.8, most_beyond=np.inf) for found in looks])
+
+    assert wider() == 0
+    monkeypatch.setattr(constants, "BEYOND_SIGNAL", 0.0)
+    assert wider() > 0.1
+
+
 def share_of_looks(truth, sd, is_so):
     """Share of noisy histograms of which something is so."""
     return np.mean([is_so(seen_later(truth, sd, seed)) for seed in range(100)])
