@@ -22,6 +22,7 @@ MOST = 1 << 28  # a combination's largest number: squares of 64 of them add up b
 MOST_DIRECTIONS = 64
 # rows whose vectors stay in L2; their products, each at most 2**16, add up below 2**31
 BLOCK = 2048
+FEW_ROWS = 512  # … so that their features' numbers do, too
 
 
 @inner
@@ -31,32 +32,65 @@ def _magnitude(number: np.int64, sign: np.int64) -> np.int64:
 
 
 @inner
-def _to_unit_ball(vector: NDArray[np.int64], norm: np.int64) -> None:
-    """Divide a vector by its norm, rounded up, or by ``norm`` if that is larger; steps of 2**-UNIT_BITS."""
-    square = np.int64(0)
-    for k in range(vector.shape[0]):
-        square += vector[k] * vector[k]
-    if square > norm * norm:
-        norm = np.int64(np.sqrt(np.float64(square)))
-        while norm * norm < square:
-            norm += 1
-    # |number| <= norm, so its product with this is below 2**48
-    factor = np.int64(1 << (UNIT_BITS + SPARE_BITS)) // norm
-    for k in range(vector.shape[0]):
-        sign = vector[k] >> 63
-        vector[k] = _magnitude((_magnitude(vector[k], sign) * factor) >> SPARE_BITS, sign)
+def _add_squares(
+    number: NDArray[np.int32],  # IN (n_rows,)
+    square: NDArray[np.int64],  # IN OUT (n_rows,)
+) -> None:
+    for i in range(number.shape[0]):
+        square[i] += np.int64(number[i]) * number[i]
+
+
+@inner
+def _factors(
+    square: NDArray[
+        np.int64
+    ],  # IN OUT (n_rows,): of rows' norms; then 2**(UNIT_BITS + SPARE_BITS) over norms
+    least: np.int64,
+) -> None:
+    for i in range(square.shape[0]):
+        norm = least
+        if square[i] > least * least:
+            norm = np.int64(np.sqrt(np.float64(square[i])))
+            while norm * norm < square[i]:
+                norm += 1
+        square[i] = np.int64(1 << (UNIT_BITS + SPARE_BITS)) // norm
+
+
+@inner
+def _multiply(
+    number: NDArray[np.int32],  # IN OUT (n_rows,)
+    factor: NDArray[np.int64],  # IN (n_rows,)
+) -> None:
+    for i in range(number.shape[0]):
+        # |number| is at most the norm, so its product with the factor is below 2**48
+        sign = np.int64(number[i] >> 31)
+        size = (_magnitude(np.int64(number[i]), sign) * factor[i]) >> SPARE_BITS
+        number[i] = np.int32(_magnitude(size, sign))
+
+
+@inner
+def _to_unit_ball(
+    vectors: NDArray[np.int32],  # IN OUT (n, n_rows)
+    norm: np.int64,
+    factor: NDArray[np.int64],  # OUT (n_rows,)
+) -> None:
+    """Divide vectors by their norms, rounded up, or by ``norm`` if that is larger; steps of 2**-UNIT_BITS."""
+    factor[:] = 0
+    for k in range(vectors.shape[0]):
+        _add_squares(vectors[k], factor)
+    _factors(factor, norm)
+    for k in range(vectors.shape[0]):
+        _multiply(vectors[k], factor)
 
 
 @inner
 def _look_up(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    row: int,
-    feature: NDArray[np.int64],  # IN (n,)
-    value: NDArray[np.int32],  # IN (n, 256)
-    vector: NDArray[np.integer],  # OUT (n,)
+    codes: NDArray[np.uint8],  # IN (n_rows,)
+    value: NDArray[np.int32],  # IN (256,)
+    number: NDArray[np.int32],  # OUT (n_rows,)
 ) -> None:
-    for j in range(feature.shape[0]):
-        vector[j] = value[j, codes[feature[j], row]]
+    for i in range(codes.shape[0]):
+        number[i] = value[codes[i]]
 
 
 @inner
@@ -70,30 +104,6 @@ def _rounded(product: np.int64) -> np.int64:
 def _square(product: np.int64) -> np.int64:
     """Return a square, times a weight and √½, in the same steps."""
     return _rounded((product * ROOT_HALF) >> PRODUCT_BITS)
-
-
-@kernel
-def _add_products(
-    codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    feature: NDArray[np.int64],  # IN (n,)
-    value: NDArray[np.int32],  # IN (n, 256)
-    norm: int,
-    weight: NDArray[np.int32],  # IN (n_rows,)
-    sums: NDArray[np.int64],  # IN OUT (n * (n + 1) / 2,)
-) -> None:
-    n = feature.shape[0]
-    vector = np.empty(n, np.int64)
-    for i in range(codes.shape[1]):
-        _look_up(codes, i, feature, value, vector)
-        _to_unit_ball(vector, np.int64(norm))
-        own = np.int64(weight[i])
-        at = 0
-        for j in range(n):
-            sums[at] += _square(own * vector[j] * vector[j])  # at most 2**16 · 2**30
-            at += 1
-            for k in range(j + 1, n):
-                sums[at] += _rounded(own * vector[j] * vector[k])
-                at += 1
 
 
 @inner
@@ -110,39 +120,94 @@ def _products(
     return np.int64(total)
 
 
+@inner
+def _weighted_products(
+    weight: NDArray[np.int32],  # IN (n_rows,)
+    one: NDArray[np.int32],  # IN (n_rows,)
+    other: NDArray[np.int32],  # IN (n_rows,)
+) -> np.int64:
+    total = np.int64(0)
+    for i in range(one.shape[0]):
+        total += _rounded(np.int64(weight[i]) * one[i] * other[i])  # at most 2**16 · 2**30
+    return total
+
+
+@inner
+def _squares(
+    weight: NDArray[np.int32],  # IN (n_rows,), or (0,) if all are 1
+    one: NDArray[np.int32],  # IN (n_rows,)
+) -> np.int64:
+    total = np.int64(0)
+    for i in range(one.shape[0]):
+        own = np.int64(weight[i]) if weight.shape[0] else np.int64(1)
+        total += _square(own * one[i] * one[i])
+    return total
+
+
 @kernel
-def _add_products_of_one(
+def _add_products(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
     feature: NDArray[np.int64],  # IN (n,)
     value: NDArray[np.int32],  # IN (n, 256)
     norm: int,
+    weight: NDArray[np.int32],  # IN (n_rows,), or (0,) if all are 1
     sums: NDArray[np.int64],  # IN OUT (n * (n + 1) / 2,)
 ) -> None:
-    """As `_add_products`, where all rows weigh 1: products are below 2**30, and many rows are multiplied at once."""
     n = feature.shape[0]
-    vector = np.empty(n, np.int64)
-    block = np.empty((n, BLOCK), np.int32)
+    block, factor = np.empty((n, BLOCK), np.int32), np.empty(BLOCK, np.int64)
     for low in range(0, codes.shape[1], BLOCK):
         size = min(BLOCK, codes.shape[1] - low)
-        for i in range(size):
-            _look_up(codes, low + i, feature, value, vector)
-            _to_unit_ball(vector, np.int64(norm))
-            for j in range(n):
-                block[j, i] = vector[j]
+        for j in range(n):
+            _look_up(codes[feature[j], low : low + size], value[j], block[j, :size])
+        _to_unit_ball(block[:, :size], np.int64(norm), factor[:size])
+        own = weight[low : low + size]
         at = 0
         for j in range(n):
-            for i in range(size):
-                sums[at] += _square(np.int64(block[j, i]) * block[j, i])
+            one = block[j, :size]
+            sums[at] += _squares(own, one)
             at += 1
             for k in range(j + 1, n):
-                sums[at] += _products(block[j, :size], block[k, :size])
+                if weight.shape[0]:
+                    sums[at] += _weighted_products(own, one, block[k, :size])
+                else:
+                    sums[at] += _products(one, block[k, :size])
                 at += 1
+
+
+@inner
+def _add_four(
+    factor: NDArray[np.int32],  # IN (4,)
+    a: NDArray[np.int32],  # IN (n_rows,)
+    b: NDArray[np.int32],  # IN (n_rows,)
+    c: NDArray[np.int32],  # IN (n_rows,)
+    d: NDArray[np.int32],  # IN (n_rows,)
+    number: NDArray[np.int32],  # IN OUT (n_rows,)
+) -> None:
+    one, two, three, four = factor[0], factor[1], factor[2], factor[3]
+    for i in range(number.shape[0]):
+        number[i] += one * a[i] + two * b[i] + three * c[i] + four * d[i]
+
+
+@inner
+def _add_times(
+    packed: NDArray[np.int64],  # IN (n_rows,)
+    number: NDArray[np.int32],  # IN (n_rows,)
+    sums: NDArray[np.int64],  # IN OUT (2,)
+) -> None:
+    grad = hess = np.int64(0)
+    for i in range(number.shape[0]):
+        sign = np.int64(number[i] >> 31)
+        part = times(packed[i], _magnitude(np.int64(number[i]), sign), UNIT_BITS)
+        grad += _magnitude(part >> 32, sign)
+        hess += _magnitude(part & 0xFFFFFFFF, sign)
+    sums[0] += grad
+    sums[1] += hess
 
 
 @kernel
 def _add_directions(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    feature: NDArray[np.int64],  # IN (n,)
+    feature: NDArray[np.int64],  # IN (n,), a multiple of four
     value: NDArray[np.int32],  # IN (n, 256)
     matrix: NDArray[np.int32],  # IN (n_directions, n)
     norm: int,
@@ -150,23 +215,29 @@ def _add_directions(
     sums: NDArray[np.int64],  # IN OUT (n_directions, n_scores, 2)
 ) -> None:
     n, n_directions = feature.shape[0], matrix.shape[0]
-    own = np.empty(n, np.int32)
-    vector = np.empty(n_directions, np.int64)
-    for i in range(codes.shape[1]):
-        _look_up(codes, i, feature, value, own)
+    own = np.empty((n, FEW_ROWS), np.int32)
+    block, factor = np.empty((n_directions, FEW_ROWS), np.int32), np.empty(FEW_ROWS, np.int64)
+    for low in range(0, codes.shape[1], FEW_ROWS):
+        size = min(FEW_ROWS, codes.shape[1] - low)
+        for j in range(n):
+            _look_up(codes[feature[j], low : low + size], value[j], own[j, :size])
         for k in range(n_directions):
-            total = np.int32(0)
-            for j in range(n):
-                total += matrix[k, j] * own[j]
-            vector[k] = total
-        _to_unit_ball(vector, np.int64(norm))
+            number = block[k, :size]
+            number[:] = 0
+            for j in range(0, n, 4):
+                _add_four(
+                    matrix[k, j : j + 4],
+                    own[j, :size],
+                    own[j + 1, :size],
+                    own[j + 2, :size],
+                    own[j + 3, :size],
+                    number,
+                )
+        _to_unit_ball(block[:, :size], np.int64(norm), factor[:size])
         for s in range(packed.shape[0]):
-            pair = packed[s, i]
+            pair = packed[s, low : low + size]
             for k in range(n_directions):
-                sign = vector[k] >> 63
-                part = times(pair, _magnitude(vector[k], sign), UNIT_BITS)
-                sums[k, s, 0] += _magnitude(part >> 32, sign)
-                sums[k, s, 1] += _magnitude(part & 0xFFFFFFFF, sign)
+                _add_times(pair, block[k, :size], sums[k, s])
 
 
 def _values(value: Sequence[NDArray[np.integer]]) -> NDArray[np.int32]:
@@ -229,10 +300,8 @@ def add_products(
         norm,
     )
     out = writable("sums", sums, np.int64, 1)
-    if weight is None:
-        _add_products_of_one(*rows, out)
-    else:
-        _add_products(*rows, readable("weight", weight, np.int32, 1), out)
+    weights = np.empty(0, np.int32) if weight is None else weight
+    _add_products(*rows, readable("weight", weights, np.int32, 1), out)
 
 
 def add_directions(
@@ -271,11 +340,12 @@ def add_directions(
     _check(codes, feature, matrix, value, norm)
     if sums.shape != (len(matrix), len(packed), 2):
         raise ValueError(f"sums has shape {sums.shape}, not (g, h) for each direction and score.")
+    spare = -len(feature) % 4  # features of no number
     _add_directions(
         readable("codes", codes, np.uint8, 2),
-        readable("feature", feature, np.int64, 1),
-        _values(value),
-        readable("matrix", matrix, np.int32, 2),
+        readable("feature", np.pad(feature, (0, spare)), np.int64, 1),
+        np.pad(_values(value), ((0, spare), (0, 0))),
+        readable("matrix", np.pad(matrix, ((0, 0), (0, spare))), np.int32, 2),
         norm,
         readable("packed", packed, np.int64, 2),
         writable("sums", sums, np.int64, 3),

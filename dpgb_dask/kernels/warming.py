@@ -168,8 +168,7 @@ def _pair_sums() -> None:
 def _directions() -> None:
     codes, packed = _codes()
     feature, value = np.arange(2), [np.ones(2, np.int32)] * 2
-    for weight in (None, WEIGHT):
-        directions.add_products(codes, feature, value, 1, weight, np.zeros(3, np.int64))
+    directions.add_products(codes, feature, value, 1, WEIGHT, np.zeros(3, np.int64))
     matrix, sums = np.ones((2, 2), np.int32), np.zeros((2, 1, 2), np.int64)
     directions.add_directions(codes, feature, value, matrix, 2, packed, sums)
 
