@@ -42,11 +42,10 @@ def _add_squares(
 
 @inner
 def _factors(
-    square: NDArray[
-        np.int64
-    ],  # IN OUT (n_rows,): of rows' norms; then 2**(UNIT_BITS + SPARE_BITS) over norms
+    square: NDArray[np.int64],  # IN OUT (n_rows,)
     least: np.int64,
 ) -> None:
+    """Turn squares of norms into 2**(UNIT_BITS + SPARE_BITS) over the norms, rounded up, or over a larger ``least``."""
     for i in range(square.shape[0]):
         norm = least
         if square[i] > least * least:
