@@ -114,7 +114,7 @@ MAX_CANDIDATES, MOST_CANDIDATES = 200, 400
 PAIR_CELLS = 6  # each feature of a pair is coarsened to at most 6 bins …
 # … and to twice as many in a kept table whose evidence in the screening is e to this or more. `additive` at ε = 4: bike
 # −10 %, maps of two features −23 %; from 5 on covtype gains more, others at 1 lose up to 1 %, as all do without a limit
-FINE_CELLS, FINE_EVIDENCE = 12, 10.0
+FINE_CELLS, FINE_EVIDENCE = 2 * PAIR_CELLS, 10.0
 
 # ---- linear effects
 # of the main effects' share, times the share of the features that are numeric: with .1, abalone and bike gain 1 to 4 %

@@ -20,9 +20,9 @@ PRODUCT_BITS = 16  # so is the product of two, of 2**-16
 ROOT_HALF = 46340  # √½ in the same steps, rounded down: squares have this weight beside products
 MOST = 1 << 28  # a combination's largest number: squares of 64 of them add up below 2**62
 MOST_DIRECTIONS = 64
-# rows whose vectors stay in L2; their products, each at most 2**16, add up below 2**31
-BLOCK = 2048
-FEW_ROWS = 512  # … so that their features' numbers do, too
+NO_WEIGHT = np.empty(0, np.int32)  # all are 1
+# rows whose numbers and vectors stay in L2; their products, each at most 2**16, add up below 2**31
+BLOCK = 1024
 
 
 @inner
@@ -174,17 +174,13 @@ def _add_products(
 
 
 @inner
-def _add_four(
-    factor: NDArray[np.int32],  # IN (4,)
-    a: NDArray[np.int32],  # IN (n_rows,)
-    b: NDArray[np.int32],  # IN (n_rows,)
-    c: NDArray[np.int32],  # IN (n_rows,)
-    d: NDArray[np.int32],  # IN (n_rows,)
+def _add(
+    factor: np.int32,
+    own: NDArray[np.int32],  # IN (n_rows,)
     number: NDArray[np.int32],  # IN OUT (n_rows,)
 ) -> None:
-    one, two, three, four = factor[0], factor[1], factor[2], factor[3]
     for i in range(number.shape[0]):
-        number[i] += one * a[i] + two * b[i] + three * c[i] + four * d[i]
+        number[i] += factor * own[i]
 
 
 @inner
@@ -206,7 +202,7 @@ def _add_times(
 @kernel
 def _add_directions(
     codes: NDArray[np.uint8],  # IN (n_features, n_rows)
-    feature: NDArray[np.int64],  # IN (n,), a multiple of four
+    feature: NDArray[np.int64],  # IN (n,)
     value: NDArray[np.int32],  # IN (n, 256)
     matrix: NDArray[np.int32],  # IN (n_directions, n)
     norm: int,
@@ -214,24 +210,17 @@ def _add_directions(
     sums: NDArray[np.int64],  # IN OUT (n_directions, n_scores, 2)
 ) -> None:
     n, n_directions = feature.shape[0], matrix.shape[0]
-    own = np.empty((n, FEW_ROWS), np.int32)
-    block, factor = np.empty((n_directions, FEW_ROWS), np.int32), np.empty(FEW_ROWS, np.int64)
-    for low in range(0, codes.shape[1], FEW_ROWS):
-        size = min(FEW_ROWS, codes.shape[1] - low)
+    own, block = np.empty((n, BLOCK), np.int32), np.empty((n_directions, BLOCK), np.int32)
+    factor = np.empty(BLOCK, np.int64)
+    for low in range(0, codes.shape[1], BLOCK):
+        size = min(BLOCK, codes.shape[1] - low)
         for j in range(n):
             _look_up(codes[feature[j], low : low + size], value[j], own[j, :size])
         for k in range(n_directions):
             number = block[k, :size]
             number[:] = 0
-            for j in range(0, n, 4):
-                _add_four(
-                    matrix[k, j : j + 4],
-                    own[j, :size],
-                    own[j + 1, :size],
-                    own[j + 2, :size],
-                    own[j + 3, :size],
-                    number,
-                )
+            for j in range(n):
+                _add(matrix[k, j], own[j, :size], number)
         _to_unit_ball(block[:, :size], np.int64(norm), factor[:size])
         for s in range(packed.shape[0]):
             pair = packed[s, low : low + size]
@@ -292,15 +281,14 @@ def add_products(
         raise ValueError(f"sums has shape {sums.shape}, not one number for each two of {n}.")
     if weight is not None and weight.shape != codes.shape[1:]:
         raise ValueError("weight must have one number for each row.")
-    rows = (
+    _add_products(
         readable("codes", codes, np.uint8, 2),
         readable("feature", feature, np.int64, 1),
         _values(value),
         norm,
+        readable("weight", NO_WEIGHT if weight is None else weight, np.int32, 1),
+        writable("sums", sums, np.int64, 1),
     )
-    out = writable("sums", sums, np.int64, 1)
-    weights = np.empty(0, np.int32) if weight is None else weight
-    _add_products(*rows, readable("weight", weights, np.int32, 1), out)
 
 
 def add_directions(
@@ -339,12 +327,11 @@ def add_directions(
     _check(codes, feature, matrix, value, norm)
     if sums.shape != (len(matrix), len(packed), 2):
         raise ValueError(f"sums has shape {sums.shape}, not (g, h) for each direction and score.")
-    spare = -len(feature) % 4  # features of no number
     _add_directions(
         readable("codes", codes, np.uint8, 2),
-        readable("feature", np.pad(feature, (0, spare)), np.int64, 1),
-        np.pad(_values(value), ((0, spare), (0, 0))),
-        readable("matrix", np.pad(matrix, ((0, 0), (0, spare))), np.int32, 2),
+        readable("feature", feature, np.int64, 1),
+        _values(value),
+        readable("matrix", matrix, np.int32, 2),
         norm,
         readable("packed", packed, np.int64, 2),
         writable("sums", sums, np.int64, 3),

@@ -128,13 +128,13 @@ class Pairs(Stage):
             return replace(state, memory=None)
         assert state.model is not None
         totals = fresh_totals(found.totals)
-        tables = _tables(state, candidate_pairs(state), constants.PAIR_CELLS, totals.hess)
+        cells, blocks = _tables(state, candidate_pairs(state), constants.PAIR_CELLS, totals.hess)
         memory = PosteriorMemory(
-            blocks=tuple(blocks for _, blocks in tables),
+            blocks=blocks,
             totals=totals,
             round=-1,
             price=split.pairs,
-            cells=tuple(cells for cells, _ in tables),
+            cells=cells,
             rescaled=state.shape.kind != "numeric",
             step=Step(reach=constants.PAIR_STEP[state.shape.kind]),
         )
@@ -182,11 +182,11 @@ class Pairs(Stage):
         n_rounds = 1 if screening else self._rounds(state)
         observed = observation(state, answer, max(memory.round, 0), n_rounds, pair=True)
         before = memory
-        released_sums = sums_of_tables(answer, [len(cells) for cells in every_cell])
+        told = sums_of_tables(answer, [len(cells) for cells in every_cell])
         memory = learn(
             memory,
             every_cell,
-            released_sums,
+            told,
             state,
             observed,
             damping=self.damping,
@@ -195,12 +195,11 @@ class Pairs(Stage):
         )
         if screening:
             kept = self._kept(memory, state.shape.n_features)
-            finer = _finer(before, memory, kept, released_sums, state, observed)
-            tables = [finer.get(i, (memory.cells[i], memory.blocks[i])) for i in kept]
+            memory = _with_finer(memory, kept, before, told, state, observed)
             memory = replace(
                 memory,
-                cells=tuple(cells for cells, _ in tables),
-                blocks=tuple(blocks for _, blocks in tables),
+                blocks=tuple(memory.blocks[i] for i in kept),
+                cells=tuple(memory.cells[i] for i in kept),
                 totals=replace(fresh_totals(memory.totals), intercepts=before.totals.intercepts),
             )
             found = Screened(
@@ -223,12 +222,9 @@ class Pairs(Stage):
         return state.with_fact(PairNoise(filters=filters, dampings=memory.dampings))
 
 
-Table = tuple[PairCells, tuple[TablePosterior, ...]]
-
-
 def _tables(
     state: State, pairs: Iterable[tuple[int, int]], n: int, hess: Sequence[float]
-) -> list[Table]:
+) -> tuple[tuple[PairCells, ...], tuple[tuple[TablePosterior, ...], ...]]:
     """Return a table of each pair, with at most ``n`` groups of each feature, before anything is known of it."""
     assert state.model is not None
     bins = state.model.bins
@@ -241,47 +237,49 @@ def _tables(
         ordered = not bins[j].categorical
         return level, mass, smoothing.prior(mass, ordered=ordered, missing_last=False)
 
-    tables = []
+    cells, blocks = [], []
     for i, j in pairs:
         (level_i, mass_i, prior_i), (level_j, mass_j, prior_j) = side(i), side(j)
-        cells = PairCells(i, j, level_i, level_j, len(mass_i), len(mass_j))
+        cells.append(PairCells(i, j, level_i, level_j, len(mass_i), len(mass_j)))
         # rows per cell as if the features were independent; the measured Hessian corrects it
         mass = np.outer(mass_i, mass_j).ravel() / state.n_rows
         root = smoothing.square_root(_kron(prior_i, prior_j))
-        tables.append((cells, tuple(smoothing.new_block(mass, root, h) for h in hess)))
-    return tables
+        blocks.append(tuple(smoothing.new_block(mass, root, h) for h in hess))
+    return tuple(cells), tuple(blocks)
 
 
 def _evidence(blocks: tuple[TablePosterior, ...]) -> float:
     return sum(block.log_evidence for block in blocks)
 
 
-def _finer(
-    before: PosteriorMemory,
+def _with_finer(
     screened: PosteriorMemory,
     kept: Sequence[int],
-    released: TableSums,
+    before: PosteriorMemory,
+    told: TableSums,
     state: State,
     observed: Observation,
-) -> dict[int, Table]:
-    """Return, of the candidates that were kept, the clear ones in finer cells, which are told the screening's sums."""
+) -> PosteriorMemory:
+    """Return the candidates with finer cells for the clear ones of those kept, which are told their sums again."""
     clear = [i for i in kept if _evidence(screened.blocks[i]) >= constants.FINE_EVIDENCE]
     if not clear:
-        return {}
+        return screened
     coarse = [before.cells[i] for i in clear]
     pairs = [(cells.i, cells.j) for cells in coarse]
-    tables = _tables(state, pairs, constants.FINE_CELLS, before.totals.hess)
-    fine = tuple(cells for cells, _ in tables)
-    told = learn(
-        replace(before, cells=fine, blocks=tuple(blocks for _, blocks in tables)),
+    fine, blocks = _tables(state, pairs, constants.FINE_CELLS, before.totals.hess)
+    finer = learn(
+        replace(before, cells=fine, blocks=blocks),
         tuple(_within(*both) for both in zip(fine, coarse, strict=True)),
-        released.only(clear),
+        told.only(clear),
         state,
         observed,
         damping=0.0,
         move=False,
     )
-    return dict(zip(clear, zip(fine, told.blocks, strict=True), strict=True))
+    every_cell, every_block = list(screened.cells), list(screened.blocks)
+    for i, own, row in zip(clear, fine, finer.blocks, strict=True):
+        every_cell[i], every_block[i] = own, row
+    return replace(screened, cells=tuple(every_cell), blocks=tuple(every_block))
 
 
 def _within(fine: PairCells, coarse: PairCells) -> NDArray[np.uint8]:

@@ -143,22 +143,24 @@ class Look:
         octaves = np.log2(np.abs(_CENTRES - middle) / (constants.FAR_FROM * width) + _LEAST_SHARE)
         odds = np.where(octaves >= 0, constants.FAR_DECAY**octaves, 0.0)
         odds[[0, -1]] = 0.0  # beyond the last edges
-        if not odds.any():
+        odds = np.tile(odds, 2)
+        there = np.flatnonzero(odds)
+        if not len(there):
             return law
-        there = np.flatnonzero(np.tile(odds, 2))
-        prior = constants.FAR_ODDS * np.tile(odds, 2)[there] / (2 * odds.sum())
-        rows = n_rows * np.array(constants.FAR_ROWS)
+        shares = np.array(constants.FAR_ROWS)
+        rows = n_rows * shares
+        prior = constants.FAR_ODDS * odds[there] / odds.sum()
         spread = np.add.reduceat(_FAR[there], self._first, axis=1)
         told = spread @ (self.values - n_rows * self.joined(law))
         length = np.einsum("pc,pc->p", spread, spread)
         fit = (np.outer(told, rows) - np.outer(length, rows**2) / 2) / self.sd**2
-        fit += np.log(prior / len(rows))[:, None]
+        fit += np.log(prior / len(shares))[:, None]
         top = max(float(fit.max()), 0.0)
         likely = np.exp(fit - top)
         likely /= likely.sum() + np.exp(-top)  # the other part: no such rows
         if likely.sum() < 0.5:
             return law
-        law = law + likely @ np.array(constants.FAR_ROWS) @ _FAR[there]
+        law = law + likely @ shares @ _FAR[there]
         return law / law.sum()
 
 
@@ -210,8 +212,7 @@ class Residuals:
         prior[np.searchsorted(places, 0.0)] += constants.MIDDLE_ODDS
         fits = [look.fit(places, n_rows) for look in looks]
         odds = _posterior(np.sum(fits, axis=0), prior[:, None])
-        middle = odds.sum((0, 2)) @ places
-        width = _width(odds)
+        middle, width = _middle_and_width(places, odds)
         # the last look, which is the dearest, unless its cells are wide there and another's are not
         best = min(reversed(looks), key=lambda look: max(abs(look.start - middle), width))
         return cls._of(best, places, odds, n_rows)
@@ -238,8 +239,8 @@ class Residuals:
         """Return the shares: what laws and few rows far away give, then how far the cells of a look deviate from it."""
         likely = odds.sum((0, 2)) > _LEAST_SHARE
         law = look.mean_law(places[likely], odds[:, likely])
-        middle = float(odds.sum((0, 2)) @ places) - look.start
-        law = look.with_far_rows(law, middle, _width(odds), n_rows)
+        middle, width = _middle_and_width(places, odds)
+        law = look.with_far_rows(law, middle - look.start, width, n_rows)
         expected = n_rows * look.joined(law)
         off = look.values - expected
         n_near = 2 * int(constants.RESIDUAL_NEAR * len(look.edges) / len(EDGES)) + 1
@@ -312,9 +313,11 @@ class Residuals:
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
 
 
-def _width(odds: NDArray[np.float64]) -> float:
-    """Return the geometric mean of the laws' scales, by their odds."""
-    return float(2 ** (odds.sum((0, 1)) @ np.log2(_SCALES)))
+def _middle_and_width(
+    places: NDArray[np.float64], odds: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Return the mean of the laws' places, and the geometric mean of their scales, by their odds."""
+    return float(odds.sum((0, 2)) @ places), float(2 ** (odds.sum((0, 1)) @ np.log2(_SCALES)))
 
 
 def _posterior(fit: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -85,9 +85,8 @@ def test_finer_groups_lie_within_the_coarse_ones(n_bins, categorical):
     assert constants.FINE_CELLS == 2 * constants.PAIR_CELLS
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        mass = rng.exponential(10, n_bins) ** 2 - 5 * (
-            seed % 2
-        )  # noise makes some of them negative
+        mass = rng.exponential(10, n_bins) ** 2
+        mass -= 5 * (seed % 2)  # noise makes some of them negative
         mass = np.sort(mass)[::-1] if categorical else mass
         if mass.sum() <= 0:
             continue
@@ -98,11 +97,11 @@ def test_finer_groups_lie_within_the_coarse_ones(n_bins, categorical):
 
 
 def test_a_map_of_two_features_is_learnt_in_fine_cells():
-    """Twelve squares a side, which six cannot tell apart."""
+    """Four squares a side, between which six groups of equal mass have no edge but the middle."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.random((20_000, 2)), columns=["a", "b"])
-    own = (X * 12).astype(int)
-    y = 0.5 * np.where((own["a"] // 3 + own["b"] // 3) % 2 == 0, 1, -1)
+    own = (X * 4).astype(int)
+    y = 0.5 * np.where((own["a"] + own["b"]) % 2 == 0, 1, -1)
     schema = Schema({"a": (0, 1), "b": (0, 1)}, target_bounds=(-1, 1))
     options = {"schema": schema, "recipe": "additive", "epsilon": 8.0, "delta": 1e-6}
     model = DPGBRegressor(**options, noise=SeededNoise(0)).fit(X, y)
