@@ -18,8 +18,8 @@ UNIT_BITS = 15  # a number of a vector is a whole number of steps of 2**-15
 SPARE_BITS = 32  # … of which so many more are kept until it is rounded
 PRODUCT_BITS = 16  # so is the product of two, of 2**-16
 ROOT_HALF = 46340  # √½ in the same steps, rounded down: squares have this weight beside products
-MOST = 1 << 28  # a combination's largest number: squares of 64 of them add up below 2**62
-MOST_DIRECTIONS = 64
+MOST = 1 << 27  # a combination's largest number: squares of 256 of them add up below 2**62
+MOST_DIRECTIONS = 256
 NO_WEIGHT = np.empty(0, np.int32)  # all are 1
 # rows whose numbers and vectors stay in L2; their products, each at most 2**16, add up below 2**31
 BLOCK = 1024
@@ -346,8 +346,8 @@ def _check(
     norm: int,
 ) -> None:
     if not 1 <= norm < MOST:
-        raise ValueError(f"norm={norm} must be from 1 to 2**28: vectors are divided by it.")
+        raise ValueError(f"norm={norm} must be from 1 to 2**27: vectors are divided by it.")
     if len(feature) and not 0 <= feature.min() <= feature.max() < len(codes):
         raise ValueError("feature names a feature that codes does not have.")
     if not len(value) == len(feature) == matrix.shape[1] or not fits(matrix, value):
-        raise ValueError("A row could have a number of 2**28 or more in a direction.")
+        raise ValueError("A row could have a number of 2**27 or more in a direction.")

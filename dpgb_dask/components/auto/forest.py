@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
+from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.forest_scale import ForestScale
 from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_gradient, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
@@ -84,7 +85,7 @@ class Forest(Stage):
         Trees per round, all on the same gradients. Rich data (`BudgetSplit.rich`) have up to three times as many
         rounds, by their signal; for a numeric target up to twice.
     depth : int or None
-        None for 5, or 6 where the signal of rich data is strong. After chosen trees it is theirs.
+        None for 4, or 5 or 6 where the signal of rich data is strong. After chosen trees it is theirs.
     learning_rate : float
         For several classes, and where trees begin as chosen ones, it is 1.5 times this, and about as many trees come in
         1.5 times as many rounds.
@@ -196,8 +197,7 @@ class Forest(Stage):
         price = state.left - (found.start_price if numeric else 0)
         model = state.model
         if not model.trees.n_trees:
-            deep = found.split.signal >= constants.DEEP_SIGNAL
-            usual = constants.RICH_DEPTH if deep else constants.FOREST_DEPTH
+            usual = schedules.forest_depth(found.split.signal)
             trees = no_trees(self.depth or usual, state.shape.n_scores)
             model = replace(model, trees=trees)
         chosen = model.trees.n_trees
@@ -278,8 +278,7 @@ class Forest(Stage):
         assert state.model is not None
         answer = sums(query, released)
         hess, sd = np.maximum(answer.hess, 0), answer.grad_sd
-        n_trees = memory.rounds * memory.batch
-        ridge = sd**2 / (n_trees * 0.1) / (hess + sd) + 2 * answer.hess_sd
+        ridge = constants.FOREST_RIDGE * answer.hess_sd
         rate = self.learning_rate * memory.faster * curvature_of(state.shape.kind)
         largest = constants.LARGEST_LEAF
 

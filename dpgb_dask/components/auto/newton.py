@@ -26,14 +26,15 @@ def joint_hessian(hess: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def newton_steps(
-    grad: NDArray[np.float64], hess: NDArray[np.float64], ridge: NDArray[np.float64]
+    grad: NDArray[np.float64], hess: NDArray[np.float64], ridge: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the Newton steps of leaves from their sums, and how far each moves against a unit of noise.
 
     Parameters
     ----------
-    grad, hess, ridge : (n_leaves, n_scores) float64
-        The ridge is above 0.
+    grad, hess : (n_leaves, n_scores) float64
+    ridge : float
+        Above 0.
 
     Returns
     -------

@@ -95,6 +95,11 @@ def effects_known(signal: float) -> float:
     return _between(signal, (constants.RICH_SIGNAL, constants.DEEP_SIGNAL), (0, 1))
 
 
+def forest_depth(signal: float) -> int:
+    """Return the depth of random trees at the signal of rich data, 0 of others."""
+    return max(depth for depth, least in constants.FOREST_DEPTHS.items() if signal >= least)
+
+
 def _between(signal: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
     """Return what goes from one value to the other with the logarithm of the signal, between its ends."""
     value = np.interp(np.log(max(signal, 1.0)), np.log(ends), values)

@@ -159,7 +159,7 @@ class Start(Stage):
             state.shape.n_pairs,
             n_rows,
             float(np.mean(found.totals.hess)),
-            found.clip / found.narrow,
+            max(found.clip / found.narrow, constants.PAIR_LEAST_CLIP),
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))

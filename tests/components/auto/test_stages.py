@@ -1,18 +1,21 @@
 """Parts of the stages of `auto` that are plain functions, and what a narrow target does to them."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich_parts import state_of
 
 from dpgb_dask import DPGBRegressor, Schema
 from dpgb_dask.components import constants
+from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.levels import coarsen
 from dpgb_dask.components.auto.main_effects import MainEffects, possible_cuts, random_partition
 from dpgb_dask.components.auto.posterior import AutoFacts, in_threads, round_price
-from dpgb_dask.components.auto.start import binary_start, multiclass_start
+from dpgb_dask.components.auto.start import Start, binary_start, multiclass_start
 from dpgb_dask.components.bins import Bins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import PlanError
@@ -161,3 +164,13 @@ def test_bounds_far_too_wide_cost_little(monkeypatch):
     assert told[200.0][0] > told[4.0][0] - 0.01 > 0.97
     monkeypatch.setattr(constants, "WIDE_SPREAD", 1e-9)
     assert narrow_fit(200.0, monkeypatch)[0] < told[200.0][0] - 0.05
+
+
+@pytest.mark.parametrize(("clip", "narrow", "taken"), [(0.3, 1.0, 0.3), (0.001, 0.01, 0.2)])
+def test_a_narrow_target_has_pairs_at_no_smaller_signal(clip, narrow, taken, monkeypatch):
+    """By its clip alone an interaction worth finding would be half its spread, and tables would show noise."""
+    asked = []
+    monkeypatch.setattr(schedules, "pair_signal", lambda *of: asked.append(of) or 0.0)
+    state = state_of(kind="numeric")
+    Start()._divide(state.with_fact(replace(state.fact(AutoFacts), clip=clip, narrow=narrow)))
+    assert asked[0][4] == pytest.approx(taken)
