@@ -209,7 +209,8 @@ SLOPE_WORK, SLOPE_TREES = 1 << 25, 60
 MADE_CURVATURE = 0.75, 0.6
 HESS_DRIFT = 0.3  # how far the mean Hessian after the forest is from what made-up rows expect
 LARGEST_LEAF = 2.0  # bound of a Newton step before the rate
-FOREST_RIDGE = 2.0  # of a leaf, in standard deviations of the noise on its Σh; 1 and 4 are 1 % worse at ε = .1
+# the ridge of a leaf, in standard deviations of the noise on its Σh: 1 and 4 are 1 % worse at ε = .1
+FOREST_RIDGE = 2.0
 
 # ---- rich data: n̂ ĥ μ/c, the signal of all rows over the noise of one sum, decides (docs/default-method.md §4)
 # from here on a larger forest replaces most of the pairs: at ε = 1 log-loss falls by 2 to 6 %, RMSE by 1 to 5 %, where
