@@ -329,7 +329,7 @@ OUT_OF_RANGE = {
     ),
     "numbers of more than a kernel adds up": (
         PRODUCTS,
-        {"features": np.arange(65, dtype=np.uint16), "values": (np.ones(2, np.int32),) * 65},
+        {"features": np.arange(257, dtype=np.uint16), "values": (np.ones(2, np.int32),) * 257},
     ),
     "a feature's numbers twice": (PRODUCTS, {"features": np.array([0, 1, 1], np.uint16)}),
     "numbers of fewer features": (PRODUCTS, {"values": PRODUCTS.values[:2]}),
@@ -343,11 +343,11 @@ OUT_OF_RANGE = {
     ),
     "numbers too large to be squared": (
         PRODUCTS,
-        {"values": (np.full(12, 1 << 28, np.int32), *PRODUCTS.values[1:])},
+        {"values": (np.full(12, 1 << 27, np.int32), *PRODUCTS.values[1:])},
     ),
     "a norm of nothing": (PRODUCTS, {"norm": 0}),
     "a norm that is no number": (DIRECTIONS, {"norm": 0.5}),
-    "a norm too large to be squared": (DIRECTIONS, {"norm": 1 << 28}),
+    "a norm too large to be squared": (DIRECTIONS, {"norm": 1 << 27}),
     "directions of fewer features": (DIRECTIONS, {"matrix": DIRECTIONS.matrix[:, :2]}),
     "no directions": (DIRECTIONS, {"matrix": DIRECTIONS.matrix[:0]}),
     "directions that are no whole numbers": (DIRECTIONS, {"matrix": DIRECTIONS.matrix / 2}),
