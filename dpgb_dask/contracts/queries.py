@@ -35,6 +35,7 @@ DRAW_BITS = 32  # a row's secret draw is a whole number below 2**32
 MOST_WEIGHT_BITS = 16  # weights stay below 2**16 steps (contracts.plan)
 SHRINK_BITS = 16  # of the weights of rows that fall into too many blocks (`ReferenceSumsQuery`)
 SLOPE_BITS = 8  # the slope of a node is a whole number of steps of 2**-8
+MOST_ODDS = 1 << 31  # of all candidates of a shared choice, which are proposed by them
 KINDS = ("binary", "multiclass", "numeric")
 
 
@@ -1036,7 +1037,7 @@ class ChoiceQuery(LevelQuery):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SharedChoiceQuery(LevelQuery):
-    """For every group of nodes of one level, one split that its nodes share, chosen with chance ∝ exp(ε · u / range).
+    """For every group of nodes of one level, one split that its nodes share, by odds times exp(ε · u / range).
 
     u = Σ over the group's nodes v and the scores of |D_left| + |D_right|, where D is a child's sum of d = g - r_v·s for
     one score, with s the second component of the gradient: how far the children's gradients are from what the slopes
@@ -1057,12 +1058,16 @@ class SharedChoiceQuery(LevelQuery):
         r_v in steps of 2**-SLOPE_BITS, at most 1 in absolute value; public or released.
     n_groups : int
         Nodes are divided into this many runs of equal length.
+    odds : (n_candidates,) int64, or None
+        How likely each candidate is before the rows are asked: whole numbers from 1 on, below 2**31 in all; public or
+        released. None for candidates that are alike.
     """
 
     level_of_bin: tuple[NDArray[np.uint8], ...]
     n_levels: tuple[int, ...]
     slope: NDArray[np.int64]
     n_groups: int = 1
+    odds: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Refuse candidates that do not exist, and slopes or groups that do not fit the nodes."""
@@ -1084,6 +1089,16 @@ class SharedChoiceQuery(LevelQuery):
         settle(self, n_groups=_whole("n_groups", self.n_groups, 1, n_nodes))
         if n_nodes % self.n_groups:
             raise PlanError(f"n_groups={self.n_groups} of a query must divide {n_nodes} nodes.")
+        if self.odds is not None:
+            settle(self, odds=_array("odds", self.odds, np.int64))
+            each = (
+                (self.odds >= 1) & (self.odds < MOST_ODDS)
+            ).all()  # a sum of larger ones may overflow
+            fits = len(self.odds) == len(self.candidates[0]) and bool(each)
+            if not fits or int(self.odds.sum()) >= MOST_ODDS:
+                raise PlanError(
+                    "odds of a query must be a whole number from 1 on for each of its candidates, below 2**31 in all."
+                )
 
     @property
     def _cells(self) -> tuple[Any, ...]:

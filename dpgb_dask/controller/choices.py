@@ -30,9 +30,16 @@ Gains are clipped at `CAP` · gain_range, so the absolute error is at most e = 2
 sets: the interval grows by 4e at most. The floor moves each end by less than one unit. A unit of data may lie in every
 node of the level, so R = ⌈(gain_range + 4e · n_nodes)/unit⌉ + 2 n_nodes, and all of it is charged.
 
-Exactness of the draw: propose c uniformly, keep it with chance exp(-(u_max - u_c)/D), else start over. With
-(u_max - u_c)/D = m + a/D, m whole, c is kept if m draws of Bernoulli(exp(-1)) and one of Bernoulli(exp(-a/D)) all
-succeed; both are drawn in integers (laplace.py).
+Exactness of the draw: propose c by its odds, which are all 1 but for those of a `SharedChoiceQuery`, keep it with
+chance exp(-(u_max - u_c)/D), else start over. With (u_max - u_c)/D = m + a/D, m whole, c is kept if m draws of
+Bernoulli(exp(-1)) and one of Bernoulli(exp(-a/D)) all succeed; both are drawn in integers (laplace.py).
+
+What odds change
+----------------
+Odds π_c that are public, or follow from what was released before, are the same on neighbouring data sets. So a draw
+∝ π_c exp(u_c/D) changes log-probabilities as it does without them: by the change of u_c/D less that of
+log Σ π exp(u/D), which lies between the least and the largest of these (McSherry and Talwar 2007 state the mechanism
+with such a measure).
 """
 
 import math
@@ -66,16 +73,18 @@ def _draw_choice(
     position: int,
     score: NDArray[np.int64],  # IN (n_candidates,)
     best: np.int64,
+    odds: NDArray[np.int64],  # IN (n_candidates,) of all candidates up to each one
     d: np.int64,
     mask: np.uint64,
 ) -> tuple[np.int64, int]:
     """Return one candidate and the next position, which lies beyond the buffer if the words ran out."""
-    n = np.uint64(score.size)
+    n = np.uint64(odds[-1])
     while position < words.size:
-        c, position = uniform_small(words, position, n)
-        if c >= n:
+        drawn, position = uniform_small(words, position, n)
+        if drawn >= n:
             break
-        gap = best - score[np.int64(c)]
+        c = np.searchsorted(odds, np.int64(drawn), side="right")
+        gap = best - score[c]
         keep = True
         for _ in range(gap // d):
             keep, position = exp_minus_one(words, position)
@@ -93,6 +102,7 @@ def _fill_choices(
     words: NDArray[np.uint64],  # IN (n_words,)
     score: NDArray[np.int64],  # IN (n_nodes, n_candidates)
     best: NDArray[np.int64],  # IN (n_nodes,)
+    odds: NDArray[np.int64],  # IN (n_candidates,) of all candidates up to each one
     d: np.int64,
     mask: np.uint64,
     start: int,
@@ -101,7 +111,7 @@ def _fill_choices(
     """Choose for node after node while the words last; return how many are done, and the first word of the next."""
     position = 0
     for i in range(start, out.size):
-        value, following = _draw_choice(words, position, score[i], best[i], d, mask)
+        value, following = _draw_choice(words, position, score[i], best[i], odds, d, mask)
         if following > words.size:
             return i, position
         out[i] = value
@@ -159,7 +169,8 @@ class Choice:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per node, drawn from the opened histogram."""
-        return _draw(self.scores(sums), self.d, stream)
+        scores = self.scores(sums)
+        return _draw(scores, np.ones(scores.shape[1], np.int64), self.d, stream)
 
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ⌊gain/unit⌋, (n_nodes, n_candidates) int64. Private."""
@@ -220,7 +231,7 @@ class SharedChoice:
     choice_range : int
         That of the sums' sensitivity: R, the length of the interval within which one row, or unit, moves the scores.
     d : int
-        D: a candidate is drawn with chance ∝ exp(score/D).
+        D: a candidate is drawn with chance ∝ its odds times exp(score/D).
 
     Privacy
     -------
@@ -259,7 +270,10 @@ class SharedChoice:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per group, drawn from the opened histogram."""
-        return _draw(self.scores(sums), self.d, stream)
+        scores, odds = self.scores(sums), self.query.odds
+        return _draw(
+            scores, np.ones(scores.shape[1], np.int64) if odds is None else odds, self.d, stream
+        )
 
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return u, (n_groups, n_candidates) int64. Private."""
@@ -299,12 +313,16 @@ def _divisor(label: str, most: int, epsilon: Fraction) -> int:
     return d
 
 
-def _draw(score: NDArray[np.int64], d: int, stream: Words) -> NDArray[np.int64]:
-    """Return one candidate for each row of scores, with chance ∝ exp(score/d)."""
-    best, mask = score.max(axis=1), mask_of(d)
+def _draw(
+    score: NDArray[np.int64], odds: NDArray[np.int64], d: int, stream: Words
+) -> NDArray[np.int64]:
+    """Return one candidate for each row of scores, with chance ∝ odds · exp(score/d)."""
+    best, below, mask = score.max(axis=1), np.cumsum(odds), mask_of(d)
     return collect(
         len(score),
         stream,
-        lambda words, done, out: _fill_choices(words, score, best, np.int64(d), mask, done, out),
+        lambda words, done, out: _fill_choices(
+            words, score, best, below, np.int64(d), mask, done, out
+        ),
         WORDS_PER_CHOICE,
     )

@@ -228,13 +228,19 @@ def test_a_unit_of_several_rows_stays_within_the_range(weight_bits, n_scores):
 def chances(choice, sums):
     scores = choice.scores(sums)
     weights = np.exp(-(scores.max(axis=1, keepdims=True) - scores) / choice.d)
+    if choice.query.odds is not None:
+        weights = weights * choice.query.odds
     return weights / weights.sum(axis=1, keepdims=True)
 
 
+ODDS = np.array([1, 40, 3, 1 << 20, 900, 7])
+
+
+@pytest.mark.parametrize("odds", [None, ODDS])
 @pytest.mark.parametrize("n_scores", SCORES)
-def test_shared_choices_are_private_by_enumeration(n_scores):
+def test_shared_choices_are_private_by_enumeration(n_scores, odds):
     rng = np.random.default_rng(3)
-    query, epsilon = query_of(n_scores=n_scores), 1.5
+    query, epsilon = query_of(n_scores=n_scores, odds=odds), 1.5
     choice = at(query, epsilon)
     for n in (0, 2, 40):
         rows = rows_of(rng, query, n)
@@ -245,8 +251,9 @@ def test_shared_choices_are_private_by_enumeration(n_scores):
             assert np.abs(losses).max() <= epsilon
 
 
-def test_the_worst_neighbours_cost_all_that_is_charged():
-    query, epsilon = query_of(), 1.5
+@pytest.mark.parametrize("odds", [None, np.array([9, 1, 1, 1, 1, 9])])
+def test_the_worst_neighbours_cost_all_that_is_charged(odds):
+    query, epsilon = query_of(odds=odds), 1.5
     choice = at(query, epsilon)
     before, after = (
         np.log(chances(choice, histogram(query, rows))) for rows in worst_neighbours(query)
@@ -258,7 +265,8 @@ def test_the_worst_neighbours_cost_all_that_is_charged():
 def drawn(choice, sums, n):
     """Answers drawn one after the other from one stream, (n, n_groups): as of so many copies of the groups."""
     scores, words = choice.scores(sums), KeyStream(bytes(32))
-    copies = _draw(np.tile(scores, (n, 1)), choice.d, words).reshape(n, -1)
+    odds = np.ones(scores.shape[1], np.int64) if choice.query.odds is None else choice.query.odds
+    copies = _draw(np.tile(scores, (n, 1)), odds, choice.d, words).reshape(n, -1)
     np.testing.assert_array_equal(copies[0], choice.answer(sums, KeyStream(bytes(32))))
     return copies
 
@@ -267,9 +275,10 @@ def chi_squared(seen, expected):
     return float(((seen - expected) ** 2 / expected).sum())
 
 
+@pytest.mark.parametrize("odds", [None, np.array([1, 4, 2, 3, 1, 9])])
 @pytest.mark.parametrize("factor", [1.0, *thinned([0.7, 1.3], every=2)])
-def test_choices_have_the_law_that_is_paid_for_and_no_other(factor):
-    query = query_of()
+def test_choices_have_the_law_that_is_paid_for_and_no_other(factor, odds):
+    query = query_of(odds=odds)
     rows = [(v, [b, b % 4], (b - 2) * LARGEST // 2, 0, 1) for b in range(5) for v in range(4)]
     sums = histogram(query, rows)
     n = 20_000
@@ -334,3 +343,31 @@ def test_log_loss_is_bounded_by_its_table():
     own = logistic_gradient(0.5, 0.5)
     g, s = own.extremes()
     assert own.weighted(A, -128) == (A * g + 128 * s).max() < A * (1 << 14) + 128 * (1 << 12) + A
+
+
+def test_odds_that_are_all_one_are_none():
+    rows = rows_of(np.random.default_rng(5), query_of(), 30)
+    alike, without = (at(query_of(odds=odds), 2.0) for odds in (np.ones(6, int), None))
+    sums = histogram(query_of(), rows)
+    for seed in range(20):
+        stream = bytes([seed] * 32)
+        np.testing.assert_array_equal(
+            alike.answer(sums, KeyStream(stream)), without.answer(sums, KeyStream(stream))
+        )
+
+
+@pytest.mark.parametrize(
+    "odds",
+    [
+        np.ones(5, int),
+        np.ones((6, 1), int),
+        np.array([1, 1, 0, 1, 1, 1]),
+        np.array([1, 1, -1, 1, 1, 1]),
+        np.full(6, 1 << 29),
+        np.full(6, 1 << 62),
+        np.full(6, 0.5),
+    ],
+)
+def test_odds_that_no_draw_has_are_refused(odds):
+    with pytest.raises(PlanError, match="odds"):
+        query_of(odds=odds)

@@ -227,6 +227,7 @@ def shared_choice_of(kind, splits, weight_bits=0, **options):
         "n_levels": (4, 3),
         "slope": (np.arange(splits.n_leaves) * 9 - 30)[:, None] * np.array([1, -1, 2])[:n_scores],
         "n_groups": min(2, splits.n_leaves),
+        "odds": np.array([1, 5, 1 << 20, 3, 9]),
         **options,
     }  # fmt: skip
     return SharedChoiceQuery(label="", price=1, weight_bits=weight_bits, splits=splits, **asked)

@@ -210,6 +210,7 @@ def random_query(kind, rng):
             n_levels=tuple(n_levels),
             slope=rng.integers(-256, 257, (n_nodes, n_scores)),
             n_groups=1 << int(rng.integers(0, part["splits"].depth + 1)),
+            odds=rng.integers(1, 1 << 20, sum(n_levels) - len(n_levels)),
         )
 
     def residual():

@@ -1,6 +1,6 @@
 """The stage `ChosenTrees`: boosted trees whose splits are chosen, one charge a level (docs/default-method.md §4)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -26,6 +26,8 @@ from dpgb_dask.components.auto.posterior import (
     steps,
     with_residual_scale,
 )
+from dpgb_dask.components.auto.random_splits import weights_between
+from dpgb_dask.components.auto.strength import split_chance
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.components.trees.splits import LevelSplits, grow, root
 from dpgb_dask.contracts.model import Splits, no_trees
@@ -37,6 +39,9 @@ from dpgb_dask.contracts.queries import (
     SharedChoiceQuery,
     TreeSumsQuery,
 )
+from dpgb_dask.kernels.splits import NOWHERE
+
+ODDS_ONE = 1 << 24  # of all candidates, but for one more of each
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -60,6 +65,10 @@ class ChosenMemory:
         That can be split.
     level_of_bin : tuple of ((n_bins,) uint8)
         Their levels: bins in order, and categories in the order of their released effects.
+    chance : (n_used,) float64
+        Of each of them to be split, before any tree.
+    places : tuple of ((n_levels - 1,) float64)
+        Of each place between its levels, if the feature is.
     """
 
     n_trees: int
@@ -72,6 +81,8 @@ class ChosenMemory:
     rescaled: bool
     features: NDArray[np.uint16]
     level_of_bin: tuple[NDArray[np.uint8], ...]
+    chance: NDArray[np.float64]
+    places: tuple[NDArray[np.float64], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +103,8 @@ class ChosenTrees(Stage):
     Notes
     -----
     A level of a tree costs one charge, whatever the number of features, thresholds and nodes (docs/privacy.md P6).
-    Where several nodes share a split, they keep the signal of all their rows against this one charge.
+    Where several nodes share a split, they keep the signal of all their rows against this one charge. Before the rows
+    are asked, splits are likely by what main effects and the trees so far tell, which costs nothing.
     """
 
     trees: int = constants.CHOSEN_TREES[1]
@@ -126,7 +138,7 @@ class ChosenTrees(Stage):
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare between nothing, where the signal is too weak, and its share of what the main effects leave."""
-        return Demand(0.0, 0.6, 2 * self.depth * self.trees + 1)
+        return Demand(0.0, 0.72, 2 * self.depth * self.trees + 1)
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the signal is too weak."""
@@ -166,6 +178,8 @@ class ChosenTrees(Stage):
             rescaled=state.shape.kind != "numeric",
             features=np.array(used, np.uint16),
             level_of_bin=tuple(levels[j] for j in used),
+            chance=_chance(state, used),
+            places=tuple(_places(state, j, levels[j]) for j in used),
         )
         model = replace(state.model, trees=no_trees(self.depth, state.shape.n_scores))
         return replace(state, model=model, memory=memory)
@@ -202,6 +216,7 @@ class ChosenTrees(Stage):
             n_levels=tuple(int(part.max()) + 1 for part in memory.level_of_bin),
             slope=memory.slope,
             n_groups=min(1 << at, memory.n_groups),
+            odds=_odds(state, memory),
             **asked,
         )
 
@@ -265,6 +280,34 @@ class ChosenTrees(Stage):
 def _power_of_two(most: float) -> int:
     """Return the largest power of two that is at most ``most``, and at least 1."""
     return 1 << (max(int(most), 1).bit_length() - 1)
+
+
+def _chance(state: State, used: Sequence[int]) -> NDArray[np.float64]:
+    """Return how likely a split is on each feature before any tree: half by strength, half alike."""
+    strong = split_chance(state)[used]
+    return 0.5 / len(used) + 0.5 * strong / strong.sum()
+
+
+def _places(state: State, j: int, level_of_bin: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return how likely a split of a feature is at each place between its levels, by rows and effects."""
+    assert state.model is not None
+    mass, table = np.maximum(state.counts[j], 1e-9), state.model.tables[j]
+    rows = np.bincount(level_of_bin, mass).astype(np.float64)
+    effect = [np.bincount(level_of_bin, mass * of_score) / rows for of_score in table.T]
+    weight = weights_between(rows, np.stack(effect, axis=1), 1.0, missing_last=False)
+    return weight / weight.sum()
+
+
+def _odds(state: State, memory: ChosenMemory) -> NDArray[np.int64]:
+    """Return the odds of the candidates: of a feature, by its splits in the trees so far, and some before any tree."""
+    assert state.model is not None
+    splits = state.model.trees.splits
+    split = (splits.threshold != NOWHERE) | (splits.mask_of >= 0)
+    seen = np.bincount(splits.feature[split], minlength=len(state.model.bins))[memory.features]
+    likely = seen + constants.CHOSEN_ODDS * memory.chance
+    each = zip(likely / likely.sum(), memory.places, strict=True)
+    share = np.concatenate([of_feature * places for of_feature, places in each])
+    return 1 + (share * ODDS_ONE).astype(np.int64)
 
 
 def _level(query: SharedChoiceQuery, chosen: NDArray[np.int64]) -> LevelSplits:

@@ -13,8 +13,7 @@ from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.forest_scale import ForestScale
 from dpgb_dask.components.auto.forest_slope import edges_of, numbers_of, slope_gradient, slope_of
 from dpgb_dask.components.auto.newton import newton_steps
-from dpgb_dask.components.auto.noise import ForestNoise, LinearTables
-from dpgb_dask.components.auto.pairs import feature_strength
+from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     current_gradient,
@@ -27,6 +26,7 @@ from dpgb_dask.components.auto.posterior import (
     with_residual_scale,
 )
 from dpgb_dask.components.auto.random_splits import Places, draw_splits
+from dpgb_dask.components.auto.strength import split_chance
 from dpgb_dask.components.options import check_rate, check_whole
 from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
@@ -215,7 +215,7 @@ class Forest(Stage):
             faster=faster,
             price=price,
             rescaled=not numeric,
-            chance=_chance(state),
+            chance=split_chance(state),
             places=Places.of(state, self.levels or constants.TREE_LEVELS[state.shape.kind]),
             scale=ForestScale.begin(state, state.rng.stream("forest scale")),
         )
@@ -337,28 +337,3 @@ def trees_again(chosen: int, batch: int) -> int:
     """Return how many trees of a batch begin as a chosen one: the more, the more of these were worth their price."""
     more = max(chosen - constants.CHOSEN_TREES[0], 0)
     return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)
-
-
-def _chance(state: State) -> NDArray[np.float64]:
-    """Return how likely a split is on each feature: mostly by its released strength.
-
-    Half of this is by what its main effect has beside a linear one: features that tell nearly the same can have steep
-    lines that cancel each other, and little more to say.
-    """
-    strengths = [feature_strength(state)]
-    m = len(strengths[0])
-    if (linear := state.find(LinearTables)) is not None:
-        assert state.model is not None
-        pairs = zip(state.model.tables, linear.tables, strict=True)
-        strengths.append(feature_strength(state, [both - line for both, line in pairs]))
-    shares = [strength / strength.sum() for strength in strengths if strength.sum() > 0]
-    chance = np.full(m, 1 / m)
-    if shares:
-        even = constants.FOREST_EVEN
-        chance = even / m + (1 - even) * np.mean(shares, axis=0)
-    if (directions := state.shape.directions) is not None:
-        # leaves made monotone tree by tree keep steps of noise in one direction, which add up: such a forest is
-        # worse than one without these features (docs/constraints-and-edits.md)
-        chance = np.where(directions == 0, chance, 0.0)
-        chance = chance / chance.sum()
-    return chance

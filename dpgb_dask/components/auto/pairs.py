@@ -32,26 +32,12 @@ from dpgb_dask.components.auto.posterior import (
 from dpgb_dask.components.auto.reference import TableSums, sums_of_tables
 from dpgb_dask.components.auto.smoothing import Observation, TablePosterior
 from dpgb_dask.components.auto.stepping import Step
-from dpgb_dask.contracts.model import SCORE_ONE, PairTable
+from dpgb_dask.components.auto.strength import feature_strength
+from dpgb_dask.contracts.model import PairTable
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_pair
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import PairCells, PairSumsQuery, Query, ResidualQuery
 from dpgb_dask.frozen import pieces
-
-
-def feature_strength(
-    state: State, tables: Sequence[NDArray[np.int32]] | None = None
-) -> NDArray[np.float64]:
-    """Return the noisy root-mean-square effect of every feature; by default of the model's tables."""
-    if tables is None:
-        assert state.model is not None
-        tables = state.model.tables
-    return np.array(
-        [
-            np.sqrt((mass @ (table / SCORE_ONE) ** 2).sum() / mass.sum())
-            for mass, table in zip(state.counts, tables, strict=True)
-        ]
-    )
 
 
 def candidate_pairs(state: State) -> list[tuple[int, int]]:

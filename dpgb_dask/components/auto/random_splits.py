@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ def _places_of(
 
 
 def weights_between(
-    mass: NDArray[np.float64], table: NDArray[np.int32], known: float, *, missing_last: bool
+    mass: NDArray[np.float64], table: NDArray[Any], known: float, *, missing_last: bool
 ) -> NDArray[np.float64]:
     """Return how much neighbouring bins want to be parted, (n_bins - 1,): by their rows, and by how effects differ.
 

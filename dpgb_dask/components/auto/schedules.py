@@ -86,8 +86,9 @@ def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
 
 def main_share(kind: str, signal: float) -> float:
     """Return the share of the main effects on rich data: the stronger the signal, the less, as trees tell more."""
-    shares = constants.RICH_MAIN[kind], constants.CHOSEN_MAIN
-    return _between(signal, (constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL), shares)
+    signals = constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL, constants.LEAST_MAIN_SIGNAL
+    shares = constants.RICH_MAIN[kind], constants.CHOSEN_MAIN, constants.LEAST_MAIN
+    return _between(signal, signals, shares)
 
 
 def effects_known(signal: float) -> float:
@@ -100,9 +101,9 @@ def forest_depth(signal: float) -> int:
     return max(depth for depth, least in constants.FOREST_DEPTHS.items() if signal >= least)
 
 
-def _between(signal: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
-    """Return what goes from one value to the other with the logarithm of the signal, between its ends."""
-    value = np.interp(np.log(max(signal, 1.0)), np.log(ends), values)
+def _between(signal: float, signals: tuple[float, ...], values: tuple[float, ...]) -> float:
+    """Return what goes from each value to the next with the logarithm of the signal, between the signals of both."""
+    value = np.interp(np.log(max(signal, 1.0)), np.log(signals), values)
     return round(float(value), 3)  # the same on processors whose logarithms differ in the last bit
 
 
