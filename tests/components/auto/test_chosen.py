@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.start import Start
 from dpgb_dask.contracts.model import SCORE_ONE, Splits
 from dpgb_dask.contracts.queries import PRICE_ONE, SharedChoiceQuery, TreeSumsQuery
 from dpgb_dask.errors import PlanError
+from dpgb_dask.kernels.splits import NOWHERE
 from dpgb_dask.losses import CLASS_CLIP
 from dpgb_dask.testing import SeededNoise
 
@@ -105,6 +106,50 @@ def test_categories_are_split_in_the_order_of_their_released_effects():
     level = chosen._level(query, np.array([pick]))
     assert level.masked[0]
     assert level.mask[0, :5].tolist() == [1, 0, 1, 1, 1]  # all but the category of the least effect
+
+
+def shares(query):
+    """Of the odds, by feature and candidate."""
+    feature, _ = query.candidates
+    return np.bincount(feature, query.odds) / query.odds.sum(), query.odds / query.odds.sum()
+
+
+def test_candidates_are_likely_by_strength_before_any_tree():
+    """Half alike, half by strength; the second feature alone has an effect."""
+    _, asked = run(ChosenTrees(trees=1), state_of())
+    even, strong = constants.FOREST_EVEN / 3, 1 - constants.FOREST_EVEN
+    expected = 1 / 6 + np.array([even, even + strong, even]) / 2
+    np.testing.assert_allclose(shares(asked[0])[0], expected, rtol=1e-3)
+    first = shares(asked[0])[1][:31]
+    np.testing.assert_allclose(
+        first, first.mean(), rtol=0.3
+    )  # levels of one bin or two, no effects
+
+
+def test_places_are_likely_where_the_effect_is_steep():
+    state = state_of()
+    tables = [table.copy() for table in state.model.tables]
+    tables[0][21:, 0] = 9000
+    state = replace(state, model=state.model.with_tables(tables))
+    _, asked = run(ChosenTrees(trees=1), state)
+    first = shares(asked[0])[1][:31]
+    assert int(first.argmax()) == asked[0].level_of_bin[0][20]
+    by_effect = constants.FOREST_BY_EFFECT
+    assert first.max() / first.sum() == pytest.approx(by_effect + (1 - by_effect) / 31, rel=0.05)
+
+
+def test_features_that_trees_split_on_are_likelier_in_the_next_ones():
+    state, asked = run(ChosenTrees(trees=2), state_of())
+    choices = [query for query in asked if isinstance(query, SharedChoiceQuery)]
+    before, after = choices[0], choices[len(choices) // 2]
+    assert after.splits.depth == 0
+    splits = state.model.trees.splits.only(np.array([0]))
+    split = (splits.threshold != NOWHERE) | (splits.mask_of >= 0)
+    seen = np.bincount(splits.feature[split], minlength=3)
+    assert seen.sum() == (1 << asked[-1].splits.depth) - 1
+    prior = constants.CHOSEN_ODDS
+    expected = (seen + prior * shares(before)[0]) / (seen.sum() + prior)
+    np.testing.assert_allclose(shares(after)[0], expected, rtol=1e-3)
 
 
 def test_all_trees_have_one_depth_and_their_leaves_repeat():
