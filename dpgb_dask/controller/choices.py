@@ -76,10 +76,14 @@ def _draw_choice(
     odds: NDArray[np.int64],  # IN (n_candidates,) of all candidates up to each one
     d: np.int64,
     mask: np.uint64,
-) -> tuple[np.int64, int]:
-    """Return one candidate and the next position, which lies beyond the buffer if the words ran out."""
-    n = np.uint64(odds[-1])
+) -> tuple[np.int64, int, int]:
+    """Return one candidate, the next position, beyond the buffer if the words ran out, and the last proposal's first.
+
+    What is refused is final: where the words run out, the draw goes on with the proposal that they did not decide.
+    """
+    n, begun = np.uint64(odds[-1]), position
     while position < words.size:
+        begun = position
         drawn, position = uniform_small(words, position, n)
         if drawn >= n:
             break
@@ -92,9 +96,11 @@ def _draw_choice(
                 break
         if keep:
             keep, position = exp_minus(words, position, np.uint64(gap % d), np.uint64(d), mask)
-        if keep and position <= words.size:
-            return np.int64(c), position
-    return np.int64(0), EXHAUSTED
+        if position <= words.size:
+            if keep:
+                return np.int64(c), position, begun
+            begun = position
+    return np.int64(0), EXHAUSTED, begun
 
 
 @kernel
@@ -108,12 +114,12 @@ def _fill_choices(
     start: int,
     out: NDArray[np.int64],  # OUT (n_nodes,), from start on
 ) -> tuple[int, int]:
-    """Choose for node after node while the words last; return how many are done, and the first word of the next."""
+    """Choose for node after node while the words last; return how many are done, and the first word not yet used up."""
     position = 0
     for i in range(start, out.size):
-        value, following = _draw_choice(words, position, score[i], best[i], odds, d, mask)
+        value, following, begun = _draw_choice(words, position, score[i], best[i], odds, d, mask)
         if following > words.size:
-            return i, position
+            return i, begun
         out[i] = value
         position = following
     return out.size, position

@@ -14,6 +14,7 @@ from dpgb_dask.contracts.boundary import Sensitivity
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import SLOPE_BITS
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.controller import choices, words
 from dpgb_dask.controller.choices import MAX_D, MOST_SUM, SharedChoice, _draw
 from dpgb_dask.controller.noise import KeyStream
 from dpgb_dask.errors import PlanError
@@ -264,9 +265,9 @@ def test_the_worst_neighbours_cost_all_that_is_charged(odds):
 
 def drawn(choice, sums, n):
     """Answers drawn one after the other from one stream, (n, n_groups): as of so many copies of the groups."""
-    scores, words = choice.scores(sums), KeyStream(bytes(32))
+    scores, stream = choice.scores(sums), KeyStream(bytes(32))
     odds = np.ones(scores.shape[1], np.int64) if choice.query.odds is None else choice.query.odds
-    copies = _draw(np.tile(scores, (n, 1)), odds, choice.d, words).reshape(n, -1)
+    copies = _draw(np.tile(scores, (n, 1)), odds, choice.d, stream).reshape(n, -1)
     np.testing.assert_array_equal(copies[0], choice.answer(sums, KeyStream(bytes(32))))
     return copies
 
@@ -371,3 +372,33 @@ def test_odds_that_are_all_one_are_none():
 def test_odds_that_no_draw_has_are_refused(odds):
     with pytest.raises(PlanError, match="odds"):
         query_of(odds=odds)
+
+
+class CountedWords:
+    """A stream of words that notes how many are asked for at a time."""
+
+    def __init__(self, seed):
+        self._words, self.asked = KeyStream(bytes([seed] * 32)), []
+
+    def read(self, out):
+        self.asked.append(len(out))
+        self._words.read(out)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1 << 16])
+def test_choices_by_odds_do_not_depend_on_buffer_ends(batch, monkeypatch):
+    scores, odds = np.array([[900, 0, 500], [0, 0, 3]]), np.array([1, 90, 9])
+    expected = [_draw(scores, odds, 200, KeyStream(bytes([seed] * 32))) for seed in range(30)]
+    monkeypatch.setattr(words, "BATCH_WORDS", batch)
+    monkeypatch.setattr(choices, "WORDS_PER_CHOICE", 1)
+    found = [_draw(scores, odds, 200, KeyStream(bytes([seed] * 32))) for seed in range(30)]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_words_of_what_is_refused_are_not_kept():
+    """The best candidate is proposed once in 2**16 times, and any other is as good as never kept."""
+    stream = CountedWords(3)
+    found = _draw(np.array([[1 << 20, 0]]), np.array([1, 1 << 16]), 1000, stream)
+    assert found == [0]
+    assert sum(stream.asked) > 10_000
+    assert max(stream.asked) < 1000

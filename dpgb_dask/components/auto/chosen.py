@@ -41,7 +41,8 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.kernels.splits import NOWHERE
 
-ODDS_ONE = 1 << 24  # of all candidates, but for one more of each
+# of all candidates, but for one more of each: so many proposals are made at most, on the average
+ODDS_ONE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ class MainEffects(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare what pairs and forest leave of the remaining budget; a numeric target is also asked for its scale."""
-        return Demand(0.06, 0.95, self.rounds_of(shape) + (shape.kind == "numeric"))
+        return Demand(0.04, 0.95, self.rounds_of(shape) + (shape.kind == "numeric"))
 
     def rounds_of(self, shape: Shape) -> int:
         """Return the number of rounds."""

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from rich_parts import state_of
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.auto import schedules
+from dpgb_dask.components.auto.main_effects import MainEffects
+from dpgb_dask.components.auto.start import Start
+from dpgb_dask.components.bins import Bins
 
 
 @pytest.mark.parametrize("forest", [False, True])
@@ -79,3 +83,12 @@ def test_chosen_trees_have_half_or_more_of_what_main_effects_and_pairs_leave(kin
 
 def test_the_signal_of_trees_is_that_of_what_main_effects_leave_where_it_is_strong():
     assert schedules.tree_signal(1000.0, 0.2, 0.5, 0.01) == pytest.approx(400 * (0.7 * 0.01) ** 0.5)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
+def test_main_effects_declare_no_more_than_they_have_at_the_strongest_signal(kind):
+    """Where all features are numeric, and bins and start take all that they may."""
+    shape = state_of(kind=kind).shape
+    before = sum(stage.declare(shape).at_most for stage in (Bins(), Start()))
+    least = constants.LEAST_MAIN * (1 - constants.LINEAR_SHARE) * (1 - before)
+    assert 0 < MainEffects().declare(shape).at_least <= least
