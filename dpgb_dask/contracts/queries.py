@@ -1091,10 +1091,9 @@ class SharedChoiceQuery(LevelQuery):
             raise PlanError(f"n_groups={self.n_groups} of a query must divide {n_nodes} nodes.")
         if self.odds is not None:
             settle(self, odds=_array("odds", self.odds, np.int64))
-            each = (
-                (self.odds >= 1) & (self.odds < MOST_ODDS)
-            ).all()  # a sum of larger ones may overflow
-            fits = len(self.odds) == len(self.candidates[0]) and bool(each)
+            # one by one first, as a sum of larger ones may overflow
+            each = (self.odds >= 1) & (self.odds < MOST_ODDS)
+            fits = len(self.odds) == len(self.candidates[0]) and bool(each.all())
             if not fits or int(self.odds.sum()) >= MOST_ODDS:
                 raise PlanError(
                     "odds of a query must be a whole number from 1 on for each of its candidates, below 2**31 in all."

@@ -83,7 +83,6 @@ def _draw_choice(
     """
     n, begun = np.uint64(odds[-1]), position
     while position < words.size:
-        begun = position
         drawn, position = uniform_small(words, position, n)
         if drawn >= n:
             break
@@ -175,8 +174,7 @@ class Choice:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per node, drawn from the opened histogram."""
-        scores = self.scores(sums)
-        return _draw(scores, np.ones(scores.shape[1], np.int64), self.d, stream)
+        return _draw(self.scores(sums), self.d, stream)
 
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ⌊gain/unit⌋, (n_nodes, n_candidates) int64. Private."""
@@ -276,10 +274,7 @@ class SharedChoice:
 
     def answer(self, sums: NDArray[np.int64], stream: Words) -> NDArray[np.int64]:
         """Return one candidate per group, drawn from the opened histogram."""
-        scores, odds = self.scores(sums), self.query.odds
-        return _draw(
-            scores, np.ones(scores.shape[1], np.int64) if odds is None else odds, self.d, stream
-        )
+        return _draw(self.scores(sums), self.d, stream, self.query.odds)
 
     def scores(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return u, (n_groups, n_candidates) int64. Private."""
@@ -320,10 +315,11 @@ def _divisor(label: str, most: int, epsilon: Fraction) -> int:
 
 
 def _draw(
-    score: NDArray[np.int64], odds: NDArray[np.int64], d: int, stream: Words
+    score: NDArray[np.int64], d: int, stream: Words, odds: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return one candidate for each row of scores, with chance ∝ odds · exp(score/d)."""
-    best, below, mask = score.max(axis=1), np.cumsum(odds), mask_of(d)
+    """Return one candidate for each row of scores, with chance ∝ odds · exp(score/d); without odds, all have 1."""
+    best, mask = score.max(axis=1), mask_of(d)
+    below = np.cumsum(np.ones(score.shape[1], np.int64) if odds is None else odds)
     return collect(
         len(score),
         stream,

@@ -266,8 +266,7 @@ def test_the_worst_neighbours_cost_all_that_is_charged(odds):
 def drawn(choice, sums, n):
     """Answers drawn one after the other from one stream, (n, n_groups): as of so many copies of the groups."""
     scores, stream = choice.scores(sums), KeyStream(bytes(32))
-    odds = np.ones(scores.shape[1], np.int64) if choice.query.odds is None else choice.query.odds
-    copies = _draw(np.tile(scores, (n, 1)), odds, choice.d, stream).reshape(n, -1)
+    copies = _draw(np.tile(scores, (n, 1)), choice.d, stream, choice.query.odds).reshape(n, -1)
     np.testing.assert_array_equal(copies[0], choice.answer(sums, KeyStream(bytes(32))))
     return copies
 
@@ -388,17 +387,17 @@ class CountedWords:
 @pytest.mark.parametrize("batch", [1, 7, 1 << 16])
 def test_choices_by_odds_do_not_depend_on_buffer_ends(batch, monkeypatch):
     scores, odds = np.array([[900, 0, 500], [0, 0, 3]]), np.array([1, 90, 9])
-    expected = [_draw(scores, odds, 200, KeyStream(bytes([seed] * 32))) for seed in range(30)]
+    expected = [_draw(scores, 200, KeyStream(bytes([seed] * 32)), odds) for seed in range(30)]
     monkeypatch.setattr(words, "BATCH_WORDS", batch)
     monkeypatch.setattr(choices, "WORDS_PER_CHOICE", 1)
-    found = [_draw(scores, odds, 200, KeyStream(bytes([seed] * 32))) for seed in range(30)]
+    found = [_draw(scores, 200, KeyStream(bytes([seed] * 32)), odds) for seed in range(30)]
     np.testing.assert_array_equal(found, expected)
 
 
 def test_the_words_of_what_is_refused_are_not_kept():
     """The best candidate is proposed once in 2**16 times, and any other is as good as never kept."""
     stream = CountedWords(3)
-    found = _draw(np.array([[1 << 20, 0]]), np.array([1, 1 << 16]), 1000, stream)
+    found = _draw(np.array([[1 << 20, 0]]), 1000, stream, np.array([1, 1 << 16]))
     assert found == [0]
     assert sum(stream.asked) > 10_000
     assert max(stream.asked) < 1000

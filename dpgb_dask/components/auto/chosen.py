@@ -284,9 +284,9 @@ def _power_of_two(most: float) -> int:
 
 
 def _chance(state: State, used: Sequence[int]) -> NDArray[np.float64]:
-    """Return how likely a split is on each feature before any tree: half by strength, half alike."""
-    strong = split_chance(state)[used]
-    return 0.5 / len(used) + 0.5 * strong / strong.sum()
+    """Return how likely a split is on each feature before any tree: partly alike, partly by strength."""
+    strong, even = split_chance(state)[used], constants.CHOSEN_EVEN
+    return even / len(used) + (1 - even) * strong / strong.sum()
 
 
 def _places(state: State, j: int, level_of_bin: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -117,8 +117,8 @@ def shares(query):
 def test_candidates_are_likely_by_strength_before_any_tree():
     """Half alike, half by strength; the second feature alone has an effect."""
     _, asked = run(ChosenTrees(trees=1), state_of())
-    even, strong = constants.FOREST_EVEN / 3, 1 - constants.FOREST_EVEN
-    expected = 1 / 6 + np.array([even, even + strong, even]) / 2
+    even, alike = constants.FOREST_EVEN, constants.CHOSEN_EVEN
+    expected = alike / 3 + (1 - alike) * (even / 3 + np.array([0, 1 - even, 0]))
     np.testing.assert_allclose(shares(asked[0])[0], expected, rtol=1e-3)
     first = shares(asked[0])[1][:31]
     np.testing.assert_allclose(
