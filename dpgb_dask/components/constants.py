@@ -253,9 +253,8 @@ CHOSEN_RATE = 0.7
 # splits that the chances of candidates before any tree count as, beside those of the trees so far: half a tree's.
 # Without odds 1 - AUC of covtype is 3 % to 5 % more, log-loss of cover_type 1 % to 3 %
 CHOSEN_ODDS = 32.0
-CHOSEN_EVEN = (
-    0.5  # of these chances, what all features share; the rest is by strength, as in the forest
-)
+# of these chances, what all features share alike; the rest is by strength, as in the forest
+CHOSEN_EVEN = 0.5
 # a larger slope of a node would raise the range of the choice more than it explains
 CHOSEN_SLOPE = 0.25
 CHOSEN_NODE_SD = 0.2  # standard deviation of the nodes' common steps, score units

@@ -167,6 +167,11 @@ class Splits(_Checkable):
         """Leaves per tree."""
         return self.feature.shape[1] + 1
 
+    @property
+    def splitting(self) -> NDArray[np.bool_]:
+        """Nodes that do not send every row left, (n_trees, n_nodes)."""
+        return (self.threshold < MAX_BINS - 1) | (self.mask_of >= 0)
+
     def part(self, start: int, stop: int | None = None) -> "Splits":
         """Return some of the trees, with all masks."""
         rows = slice(start, stop)

@@ -39,7 +39,6 @@ from dpgb_dask.contracts.queries import (
     SharedChoiceQuery,
     TreeSumsQuery,
 )
-from dpgb_dask.kernels.splits import NOWHERE
 
 # of all candidates, but for one more of each: so many proposals are made at most, on the average
 ODDS_ONE = 1 << 20
@@ -303,8 +302,8 @@ def _odds(state: State, memory: ChosenMemory) -> NDArray[np.int64]:
     """Return the odds of the candidates: of a feature, by its splits in the trees so far, and some before any tree."""
     assert state.model is not None
     splits = state.model.trees.splits
-    split = (splits.threshold != NOWHERE) | (splits.mask_of >= 0)
-    seen = np.bincount(splits.feature[split], minlength=len(state.model.bins))[memory.features]
+    counts = np.bincount(splits.feature[splits.splitting], minlength=len(state.model.bins))
+    seen = counts[memory.features]
     likely = seen + constants.CHOSEN_ODDS * memory.chance
     each = zip(likely / likely.sum(), memory.places, strict=True)
     share = np.concatenate([of_feature * places for of_feature, places in each])

@@ -153,12 +153,11 @@ def grow(above: Splits, level: LevelSplits) -> Splits:
 
 def features_above(splits: Splits, n_features: int) -> NDArray[np.bool_]:
     """Return the features on the path to each leaf of one tree, (n_leaves, n_features) bool."""
-    used = np.zeros((1, n_features), bool)
+    used, splitting = np.zeros((1, n_features), bool), splits.splitting[0]
     for depth in range(splits.depth):
         level = np.arange(1 << depth)
         node = level + len(level) - 1
-        split = (splits.threshold[0, node] != NOWHERE) | (splits.mask_of[0, node] >= 0)
-        used[level, splits.feature[0, node]] |= split
+        used[level, splits.feature[0, node]] |= splitting[node]
         used = np.repeat(used, 2, axis=0)
     return used
 

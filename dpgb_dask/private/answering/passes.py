@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpgb_dask.contracts.model import MAX_BINS, Model, PairTable, Splits, TreeEnsemble
+from dpgb_dask.contracts.model import Model, PairTable, Splits, TreeEnsemble
 from dpgb_dask.kernels.pair_tables import PairSet, pair_sums
 from dpgb_dask.kernels.predict import (
     add_pair_tables,
@@ -268,8 +268,7 @@ class Scores:
 
 def split_features(splits: Splits) -> list[int]:
     """Return the features that decide where a row goes; a node that sends every row left reads no feature."""
-    splitting = (splits.threshold < MAX_BINS - 1) | (splits.mask_of >= 0)
-    found: list[int] = np.unique(splits.feature[splitting]).tolist()
+    found: list[int] = np.unique(splits.feature[splits.splitting]).tolist()
     return found
 
 

@@ -120,10 +120,8 @@ def test_candidates_are_likely_by_strength_before_any_tree():
     even, alike = constants.FOREST_EVEN, constants.CHOSEN_EVEN
     expected = alike / 3 + (1 - alike) * (even / 3 + np.array([0, 1 - even, 0]))
     np.testing.assert_allclose(shares(asked[0])[0], expected, rtol=1e-3)
-    first = shares(asked[0])[1][:31]
-    np.testing.assert_allclose(
-        first, first.mean(), rtol=0.3
-    )  # levels of one bin or two, no effects
+    first = shares(asked[0])[1][:31]  # levels of one bin or two, no effects
+    np.testing.assert_allclose(first, first.mean(), rtol=0.3)
 
 
 def test_places_are_likely_where_the_effect_is_steep():
