@@ -19,10 +19,10 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_X_y, validate_data
 
 from dpgb_dask.clients import compute
-from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
+from dpgb_dask.contracts.features import MAX_CATEGORIES, Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
 from dpgb_dask.encoding.kinds import from_arrow
@@ -137,20 +137,29 @@ def _check_table(X: Any) -> None:
 
 def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple[Any, NDArray[Any]]:
     """Run scikit-learn's checks on in-memory input."""
+    if np.any(pd.isna(y)):
+        raise StructureError(
+            "Input y contains NaN: rows without a target. Leave them out, or declare a schema, with which they count"
+            " nothing."
+        )
+    numeric = not classification
     if isinstance(X, pd.DataFrame) and _has_text(X):
         validate_data(estimator, X, skip_check_array=True)
-        if y is None or len(X) != len(y):
-            raise StructureError("X and y must have the same number of rows.")
-        y = column_or_1d(y, warn=True)
+        _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=numeric, estimator=estimator)
     else:
-        options: dict[str, Any] = {
-            "ensure_all_finite": "allow-nan",
-            "y_numeric": not classification,
-        }
-        X, y = validate_data(estimator, X, y, **options)
+        X, y = validate_data(estimator, X, y, ensure_all_finite="allow-nan", y_numeric=numeric)
     if classification:
-        check_classification_targets(y)
+        _check_labels(y)
     return X, y
+
+
+def _check_labels(y: NDArray[Any]) -> None:
+    try:
+        check_classification_targets(y)
+    except TypeError:  # it sorts them
+        raise StructureError(
+            "y holds labels of several types, such as text and numbers. Make them all text, or declare a schema."
+        ) from None
 
 
 def _has_text(frame: pd.DataFrame) -> bool:
@@ -261,11 +270,18 @@ def _distinct(labels: Sequence[Any]) -> list[Any]:
     return list(first.values())
 
 
-def _merged(parts: list[_Facts]) -> Numeric | Categorical | Datetime:
+def _merged(name: str, parts: list[_Facts]) -> Numeric | Categorical | Datetime:
     if any(part.categories for part in parts):
         labels = frozenset().union(*(part.categories or () for part in parts))
         ordered = sorted(labels, key=lambda label: (str(type(label)), label))
-        return Categorical(tuple(_distinct(ordered)))
+        categories = _distinct(ordered)
+        if len(categories) > MAX_CATEGORIES:
+            raise StructureError(
+                f"column {name!r} has {len(categories)} different values that are no numbers, and a feature at most"
+                f" {MAX_CATEGORIES}. Leave it out; or declare a schema: with `Grouped` or `Hashed` for it, with"
+                " `Datetime` if they are dates, or with its bounds if they are numbers written as text."
+            )
+        return Categorical(tuple(categories))
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
     if any(part.dated for part in parts):
@@ -300,7 +316,7 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     Raises
     ------
     StructureError
-        If only one class is present.
+        If only one class is present, or a numeric target has no number.
 
     Privacy
     -------
@@ -311,7 +327,7 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
         named = hasattr(X, "columns") and not is_numbered(X.columns)
         names = X.columns if named else default_names(X.shape[1])
     names = [str(name) for name in names]
-    features = {name: _merged([part[j] for part in facts]) for j, name in enumerate(names)}
+    features = {name: _merged(name, [part[j] for part in facts]) for j, name in enumerate(names)}
     target = "target"
     while target in features:
         target += "_"
@@ -322,7 +338,9 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
         return Schema(features, classes, target=target, private=False)
     values = np.concatenate(_on_parts(y, _numbers))
     values = values[np.isfinite(values)]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    if not len(values):
+        raise StructureError("y holds no number. A regressor needs numbers to predict.")
+    low, high = float(values.min()), float(values.max())
     if low == high:  # a constant target also needs a range to be scaled by
         low, high = low - 1.0, high + 1.0
     return Schema(features, target_bounds=(low, high), target=target, private=False)

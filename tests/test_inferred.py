@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from dpgb_dask import Datetime, DPGBClassifier, PrivacyLeakWarning
+from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
 from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.errors import StructureError
 from dpgb_dask.inferred import infer
 from dpgb_dask.testing import SeededNoise
 
@@ -139,3 +140,43 @@ def test_masked_values_are_missing(dtype):
     assert next(iter(model.schema_.features.values())).high < 1000
     bare = np.where(mask, np.nan, x)
     np.testing.assert_array_equal(model.predict_proba(masked), model.predict_proba(bare))
+
+
+HALF = 30
+BAD_TARGETS = {
+    "text, one missing": pd.Series(["x"] * HALF + [None] + ["y"] * (HALF - 1), dtype=object),
+    "text of pandas": pd.Series(["x"] * HALF + [None] + ["y"] * (HALF - 1), dtype="string"),
+    "categories": pd.Series(pd.Categorical(["x"] * HALF + [None] + ["y"] * (HALF - 1))),
+    "numbers": pd.Series([0.0] * HALF + [np.nan] + [1.0] * (HALF - 1)),
+    "whole numbers of pandas": pd.Series([0] * HALF + [None] + [1] * (HALF - 1), dtype="Int64"),
+    "truth values of pandas": pd.Series([True] * HALF + [None] * HALF, dtype="boolean"),
+    "all missing": pd.Series([np.nan] * 2 * HALF),
+    "infinite": pd.Series([0.0] * HALF + [np.inf] + [1.0] * (HALF - 1)),
+    "text and numbers": pd.Series(["x"] * HALF + [1] * HALF, dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", [DPGBClassifier, DPGBRegressor])
+@pytest.mark.parametrize("name", BAD_TARGETS)
+def test_bad_targets_raise_alike_beside_text_and_beside_numbers(kind, name):
+    frame = pd.DataFrame({"a": np.arange(2 * HALF), "t": ["u", "v"] * HALF})
+    told = set()
+    for X in (frame, frame[["a"]], frame[["a"]].to_numpy()):
+        with pytest.raises(ValueError, match="y |could not convert") as error:
+            kind(schema="infer", **SEEDED).fit(X, BAD_TARGETS[name])
+        told.add(str(error.value))
+    assert len(told) == 1
+
+
+def test_a_regressor_refuses_a_target_without_numbers():
+    X = pd.DataFrame({"a": np.arange(2 * HALF)})
+    y = pd.DataFrame({"y": ["u", "v"] * HALF})
+    X, y = dd.from_pandas(X, npartitions=2), dd.from_pandas(y, npartitions=2)["y"]
+    with pytest.raises(StructureError, match="no number"):
+        DPGBRegressor(schema="infer", **SEEDED).fit(X, y)
+
+
+def test_a_column_of_too_many_texts_is_named_with_the_ways_out():
+    X = pd.DataFrame({"a": np.arange(300), "who": [f"person {k}" for k in range(300)]})
+    with pytest.raises(StructureError, match="'who' has 300 .* Leave it out; or declare a schema"):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, np.arange(300) % 2)

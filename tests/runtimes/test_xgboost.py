@@ -125,6 +125,17 @@ def test_a_feature_of_few_values_in_float32_is_refused(low, high, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("low", [-(1 << 24), 20_500, 840_001, (1 << 24) - 100])
+def test_whole_numbers_that_float32_holds_are_exported_however_few(low, tmp_path):
+    """Codes of places and of months, of which float32 has fewer than 4,096 values between the bounds."""
+    numbers = np.arange(low, low + 101).repeat(40)
+    model = DPGBClassifier(
+        schema=Schema({"x": Numeric(low, low + 100, integer=True)}, classes=[0, 1]), epsilon=20.0, recipe="additive"
+    ).fit(pd.DataFrame({"x": numbers}), numbers > low + 70)  # fmt: skip
+    check(model, pd.DataFrame({"x": numbers}), tmp_path / "model.json")
+    assert len(np.unique(model.decision_function(pd.DataFrame({"x": numbers})))) > 2
+
+
 def test_scores_beyond_float32_are_refused(classifier, tmp_path):
     own = classifier.model_
     large = replace(own, intercept=own.intercept + (1 << 24))

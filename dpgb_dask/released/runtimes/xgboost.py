@@ -70,8 +70,11 @@ def _refuse_coarse_numbers(content: Content) -> None:
     for name, feature in content.schema.encoded.items():
         if not isinstance(feature, Numeric):
             continue
+        largest = max(abs(feature.low), abs(feature.high))
+        if feature.integer and largest <= EXACT:
+            continue
         with np.errstate(over="ignore"):
-            step = float(np.spacing(np.float32(max(abs(feature.low), abs(feature.high)))))
+            step = float(np.spacing(np.float32(largest)))
         # not finite beyond what float32 holds
         if not step <= (feature.high - feature.low) / LEAST_VALUES and feature.low < feature.high:
             raise StructureError(
