@@ -162,7 +162,7 @@ def test_bad_targets_raise_alike_beside_text_and_beside_numbers(kind, name):
     frame = pd.DataFrame({"a": np.arange(2 * HALF), "t": ["u", "v"] * HALF})
     told = set()
     for X in (frame, frame[["a"]], frame[["a"]].to_numpy()):
-        with pytest.raises(ValueError, match="y |could not convert") as error:
+        with pytest.raises(ValueError, match=r"y |could not convert") as error:
             kind(schema="infer", **SEEDED).fit(X, BAD_TARGETS[name])
         told.add(str(error.value))
     assert len(told) == 1
@@ -178,5 +178,5 @@ def test_a_regressor_refuses_a_target_without_numbers():
 
 def test_a_column_of_too_many_texts_is_named_with_the_ways_out():
     X = pd.DataFrame({"a": np.arange(300), "who": [f"person {k}" for k in range(300)]})
-    with pytest.raises(StructureError, match="'who' has 300 .* Leave it out; or declare a schema"):
+    with pytest.raises(StructureError, match=r"'who' has 300 .* Leave it out; or declare a schema"):
         DPGBClassifier(schema="infer", **SEEDED).fit(X, np.arange(300) % 2)
