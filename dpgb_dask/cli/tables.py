@@ -17,7 +17,7 @@ from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.cli.parquet import Parquet, read_parquet
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import exact_ids, numbers
+from dpgb_dask.encoding.columns import exact_ids, numbers, with_read
 from dpgb_dask.encoding.frames import in_partitions
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -183,6 +183,8 @@ def _keep_units(frame: dd.DataFrame, schema: Schema) -> dd.DataFrame:
     """Return rows whose units are exactly as in their file."""
     if schema.unit_id not in frame.columns:
         return frame
+    if schema.unit_id == "self":
+        raise StructureError("unit_id='self': Dask assigns no column of that name. Rename it.")
     return frame.assign(**{str(schema.unit_id): _exact(frame[schema.unit_id])})
 
 
@@ -379,8 +381,7 @@ def _text_frame(options: argparse.Namespace, kind: str, *, strict: bool) -> dd.D
 
 def _parsed(frame: pd.DataFrame, *, numeric: Set[str]) -> pd.DataFrame:
     """Return a frame with some of its text columns parsed as numbers."""
-    parsed = {name: numbers(frame[name]) for name in frame.columns if name in numeric}
-    return frame.assign(**parsed)
+    return with_read(frame, [name for name in frame.columns if name in numeric], numbers)
 
 
 def beside(

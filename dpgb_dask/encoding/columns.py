@@ -4,7 +4,7 @@ Total maps: they never raise or warn on a value (docs/design.md §1).
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -178,6 +178,16 @@ def exact_ids(column: pd.Series) -> pd.Series:
     out = np.empty(len(column), object)
     out[:] = [exact_id(value) for value in objects(column)]
     return pd.Series(out, index=column.index, name=column.name, dtype=object)
+
+
+def with_read(
+    frame: pd.DataFrame, names: Iterable[Any], read: Callable[[pd.Series], Any]
+) -> pd.DataFrame:
+    """Return a frame with some of its columns read: `DataFrame.assign` takes no column named self."""
+    frame = frame.copy(deep=False)
+    for name in names:
+        frame[name] = read(frame[name])
+    return frame
 
 
 def numbers(column: Any) -> NDArray[Any]:

@@ -28,7 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 from dpgb_dask.calls import spoken
-from dpgb_dask.encoding.columns import exact_ids
+from dpgb_dask.encoding.columns import exact_ids, with_read
 from dpgb_dask.errors import DPGBError, StructureError, check_flag, short
 from dpgb_dask.remote import check_no_password, is_there, is_url, local_path, options_of
 from dpgb_dask.scalars import is_listing, plain_text, same_text, whole_number
@@ -481,7 +481,7 @@ def _read_lines(
     )
     if source.order != source.names:
         frame = frame[list(source.names)]
-    return frame if unit_id is None else frame.assign(**{unit_id: exact_ids(frame[unit_id])})
+    return frame if unit_id is None else with_read(frame, [unit_id], exact_ids)
 
 
 def _unread_line(source: _Source, form: Form) -> StructureError:

@@ -563,3 +563,43 @@ def test_zarr_whose_columns_are_no_rows_is_refused(tmp_path, capsys):
     beside.to_zarr(tmp_path / "c.zarr", consolidated=False)
     assert run("check", tmp_path / "c.zarr", "--schema", tmp_path / "s.json") == 1
     assert "features ['pay'] are coordinates" in capsys.readouterr().err
+
+
+# arguments and attributes of pandas, Dask and xarray, words of SQL and of Python, and what has to be quoted
+NAMES = """self cls frame columns index dtype values shape X y data func meta variables coords attrs drop row unit
+weight level_0 __index__ class def order group from
+where True None a.b a/b a;b a'b a`b a[b] a<b> {b} %s a|b * ? #h -d é a,b"""
+
+
+@pytest.mark.usefixtures("seeded")
+def test_columns_may_have_any_name(tmp_path):
+    rng, names, n = np.random.default_rng(0), NAMES.split(), 60
+    numbers = {name: rng.integers(0, 5, n) for name in names[::2]}
+    texts = {name: rng.choice(["u", "v"], n) for name in names[1::2]}
+    rows = pd.DataFrame({**numbers, **texts, "the target": rng.integers(0, 2, n)})
+    features = {name: (0, 4) for name in numbers} | {name: ["u", "v"] for name in texts}
+    Schema(features, classes=[0, 1], target="the target").save(tmp_path / "s.json")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.to_csv(tmp_path / "rows.tsv", index=False, sep="\t", decimal=",")
+    rows.to_parquet(tmp_path / "rows.parquet")
+    options = ("--schema", tmp_path / "s.json", "--recipe", "dp-ebm-newton", "--n-estimators", 2)
+    csv, *others = [
+        fitted(tmp_path, tmp_path / f"rows.{kind}", *options, *more, name=f"{kind}.json")
+        for kind, *more in (("csv",), ("tsv", "--decimal", ","), ("parquet",))
+    ]
+    assert others == [csv, csv]
+    for kind in ("csv", "parquet"):
+        out = tmp_path / f"{kind}.tsv"
+        given = (tmp_path / "csv.json", tmp_path / f"rows.{kind}", "--keep", "self", "--out", out)
+        assert run("predict", *given) == 0
+        np.testing.assert_array_equal(pd.read_csv(out, sep="\t")["self"], rows["self"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_unit_named_self_is_refused(tmp_path, kind, capsys):
+    rows = pd.DataFrame({"self": [1, 2], "x": [0, 1], "target": [0, 1]})
+    getattr(rows, f"to_{kind}")(tmp_path / f"rows.{kind}", index=False)
+    Schema({"x": (0, 1)}, classes=[0, 1], target="target", unit_id="self").save(tmp_path / "s.json")
+    options = ("--schema", tmp_path / "s.json", "--out", tmp_path / "m.json", *BUDGET)
+    assert run("fit", tmp_path / f"rows.{kind}", *options, "--max-rows-per-unit", 1) == 1
+    assert "Rename it" in capsys.readouterr().err
