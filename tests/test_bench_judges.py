@@ -4,7 +4,10 @@ import importlib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+
+from dpgb_dask import Schema
 
 BENCHES = Path(__file__).resolve().parents[1] / "ci" / "bench"
 
@@ -131,3 +134,62 @@ def test_a_run_goes_on_with_the_noise_that_it_began_with(tmp_path, same):
         utility.begun(path, same_noise=not same)
     path.write_text('{"cells": {}}', encoding="utf-8")  # of an earlier version
     assert utility.begun(path, same_noise=False) == {}
+
+
+def test_any_table_beside_its_schema_is_a_set(tmp_path, capsys):
+    utility, datasets = importlib.import_module("utility"), importlib.import_module("datasets")
+    rows = pd.DataFrame({"x": [0, 1, 2], "y": ["a", "b", "c"]})
+    for name, classes in (("two", ["a", "b"]), ("three", ["a", "b", "c"])):
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+        Schema({"x": (0, 2)}, classes=classes, target="y").save(tmp_path / f"{name}.schema.json")
+    rows.to_parquet(tmp_path / "bare.parquet")
+    options = utility.parse(["--data", str(tmp_path), "--sets", "all", "--rivals"])
+    assert options.sets == ["three", "two"]
+    asked = {(cell.data_set, cell.method) for cell in utility.cells_of(options)}
+    assert ("two", "constant") in asked
+    assert ("three", "dp-ebm") not in asked
+    assert not datasets.has_several_classes(tmp_path, "two")
+    with pytest.raises(SystemExit):
+        utility.parse(["--data", str(tmp_path), "--sets", "bare"])
+    assert "known: " in capsys.readouterr().err
+
+
+def test_contests_count_sets_by_paired_differences(capsys):
+    utility = importlib.import_module("utility")
+    ours_ahead = {
+        "better": (0.01, 0.011, 0.012),
+        "level": (0.01, -0.01, 0.001),
+        "worse": (-0.2,) * 3,
+    }
+    results = {}
+    for data_set, ahead in ours_ahead.items():
+        for split, by in enumerate(ahead):
+            mine = utility.Cell(data_set, "dpgb", 1.0, split)
+            rival = utility.Cell(data_set, "lightgbm", 0.0, split)
+            results[mine.key], results[rival.key] = {"rmse": 2.0 - by}, {"rmse": 2.0}
+    refused = utility.Cell("refused", "lightgbm", 0.0, 0)
+    order = [
+        utility.Cell(*key.split("|")[:2], float(key.split("|")[2]), int(key[-1])) for key in results
+    ]
+    utility.print_contests(results | {refused.key: {}}, [*order, refused])
+    assert capsys.readouterr().out.split()[-3:] == ["1", "1", "1"]
+
+
+def test_tables_of_r_have_bounds_of_one_digit_and_no_other_target():
+    r_tables = importlib.import_module("r_tables")
+    rows = pd.DataFrame({
+        "rownames": range(4), "pay": [-0.034, 0.0, 12.1, np.nan], "age": [17, 90, 30, 31], "one": 1.0,
+        "kind": pd.Categorical(["u", None, "v", "v"]), "left": [True, False, True, True],
+        "tells": range(4), "y": [3.0, 17.2, np.nan, 5.0],
+    })  # fmt: skip
+    source = r_tables.Source("package", "item", "y", "tells")
+    table, schema = r_tables.table_of(rows, source, numbers=True)
+    assert list(table) == ["pay", "age", "kind", "left", "y"]
+    assert len(table) == 3
+    pay, age, kind, left = schema.features.values()
+    assert (pay.low, pay.high) == (-0.04, 0.0)
+    assert (age.low, age.high, age.integer) == (10, 90, True)
+    assert (kind.categories, left.categories) == (("u", "v"), ("False", "True"))
+    assert (schema.target.low, schema.target.high) == (3.0, 20.0)
+    _, schema = r_tables.table_of(rows, source._replace(target="kind"), numbers=False)
+    assert schema.target.classes == ("u", "v")

@@ -16,7 +16,6 @@ BASES = {  # files of sets with other names
     "adult_codes": "adult",
     "adult_1000": "adult",
 }
-MULTICLASS = {"cover_type", "dry_bean", "nursery", "letter"}
 SLICE_ROWS = 1000
 COVER_TYPES = tuple(range(1, 8))  # the seven classes of the documentation of Covertype
 
@@ -48,6 +47,20 @@ def read(folder: Path, name: str) -> tuple[Schema, pd.DataFrame, np.ndarray]:
     if name == "cover_type":
         schema = Schema(schema.features, classes=COVER_TYPES, target="cover_type")
     return schema, frame[list(schema.names)], frame[schema.target.name].to_numpy()
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the sets that a folder holds: NAME.parquet with NAME.schema.json."""
+    return sorted(
+        p.stem for p in folder.glob("*.parquet") if p.with_suffix(".schema.json").is_file()
+    )
+
+
+def has_several_classes(folder: Path | None, name: str) -> bool:
+    if name == "cover_type":
+        return True
+    path = folder and folder / f"{BASES.get(name, name)}.schema.json"
+    return bool(path and path.is_file()) and len(Schema.load(path).target.classes) > 2
 
 
 def load(folder: Path, name: str, seed: int) -> Split:

@@ -2,12 +2,14 @@
 
     python ci/bench/utility.py --data DIR --json utility.json
     python ci/bench/utility.py --data DIR --sets adult --epsilons .5,1 --rivals
+    python ci/bench/utility.py --data DIR --sets all --rivals
     python ci/bench/utility.py --data DIR --multiclass
     python ci/bench/utility.py --data DIR --development --json now.json --against earlier.json [--same-noise]
 
 Every fit is at δ = 1e-6 with secret noise; figures differ from run to run within their standard error. With
 ``--same-noise`` it depends on set, ε, split and the release's place in the fit alone, so it is the same in two versions
-until they ask for other things: what they differ by is then known to a tenth of what it is between two runs. Cells are
+until they ask for other things: what they differ by is then known to a tenth of what it is between two runs. A set is
+NAME.parquet with NAME.schema.json in DIR, so any table will do (``r_tables.py`` makes some); ``all`` are all. Cells are
 written to the JSON as they end; the same command with ``--resume`` goes on. Rivals: interpret's DP-EBM (types and
 bounds declared), xgboost and LightGBM (not private, untuned). ``--multiclass``: cover_type of covtype_93k, joint
 against one-against-rest. ``--development``: the protocol by which the default is judged, with more sets: splits 0 to 4
@@ -35,7 +37,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np
-from datasets import MULTICLASS, Scores, load
+from datasets import Scores, has_several_classes, load, names_in
 from fitters import DELTA, NOT_PRIVATE, PACKAGE_OF, installed, method_of, ours
 from floors import DEVELOPMENT, EPSILONS, GOAL_EPSILONS, GOALS, SLICES, SPLITS, Line, judge
 
@@ -78,7 +80,13 @@ def run(job: tuple[Path, Cell, bool]) -> tuple[Cell, Scores]:
     with warnings.catch_warnings(), noise:
         warnings.simplefilter("ignore")  # rivals warn about their own defaults
         start, wall = time.process_time(), time.perf_counter()
-        scores = method_of(cell.method)(split, cell.epsilon, cell.split)
+        try:
+            scores = method_of(cell.method)(split, cell.epsilon, cell.split)
+        except Exception as error:
+            if cell.method.startswith("dpgb"):
+                raise
+            print(f"{cell.method} refuses {cell.data_set}: {type(error).__name__}")
+            return cell, {}
     return cell, scores | {
         "cpu_s": round(time.process_time() - start, 3),
         "wall_s": round(time.perf_counter() - wall, 3),
@@ -97,7 +105,7 @@ def cells_of(options: argparse.Namespace) -> Iterator[Cell]:
         for data_set in sets:
             slices = SLICES if data_set == "adult_1000" else 1
             for method in methods:
-                if method == "dp-ebm" and data_set in MULTICLASS:
+                if method == "dp-ebm" and has_several_classes(options.data, data_set):
                     continue  # DP-EBM is binary only
                 for epsilon in [0.0] if method in NOT_PRIVATE else options.epsilons:
                     for part in range(slices):
@@ -117,7 +125,7 @@ def print_table(results: Cells, order: list[Cell]) -> bool:
     """Print mean ± standard error per set, method and ε; returns whether a goal of ours was missed."""
     groups: dict[tuple[str, str, float], list[dict[str, float]]] = {}
     for cell in order:
-        if cell.key in results:
+        if results.get(cell.key):
             groups.setdefault(cell[:3], []).append(results[cell.key])
     missed = False
     print(f"\n{'set':20s} {'method':17s} {'ε':>5s}  {'metric':8s} {'mean ± s.e.':>17s} {'goal':>8s}  "
@@ -125,7 +133,7 @@ def print_table(results: Cells, order: list[Cell]) -> bool:
     for (data_set, method, epsilon), rows in sorted(
         groups.items(), key=lambda g: ([*GOALS, g[0][0]].index(g[0][0]), g[0][1:])
     ):
-        metric = next(name for name in ("auc", "rmse", "accuracy") if name in rows[0])
+        metric = metric_of(rows[0])
         values = np.array([row[metric] for row in rows])
         mean = values.mean()
         error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
@@ -144,6 +152,36 @@ def print_table(results: Cells, order: list[Cell]) -> bool:
             f"{np.mean([row['cpu_s'] for row in rows]):7.2f} {len(rows)}{mark}"
         )
     return missed
+
+
+def metric_of(scores: Scores) -> str:
+    return next(name for name in ("auc", "rmse", "accuracy") if name in scores)
+
+
+def print_contests(results: Cells, order: list[Cell]) -> None:
+    """Print on how many sets ours is better and worse than each other method, paired by split, of each ε."""
+    by_group: dict[tuple[str, str, float], dict[int, Scores]] = {}
+    for cell in order:
+        if results.get(cell.key):
+            by_group.setdefault(cell[:3], {})[cell.split] = results[cell.key]
+    counts: dict[tuple[str, str, float], list[int]] = {}
+    for (data_set, mine, epsilon), ours_of in by_group.items():
+        if not mine.startswith("dpgb"):
+            continue
+        for (other_set, method, of_epsilon), theirs in by_group.items():
+            if other_set != data_set or method.startswith("dpgb") or of_epsilon not in (0, epsilon):
+                continue
+            metric = metric_of(next(iter(ours_of.values())))
+            sign = -1 if metric == "rmse" else 1
+            shared = sorted(ours_of.keys() & theirs)
+            ahead = [sign * (ours_of[k][metric] - theirs[k][metric]) for k in shared]
+            error = np.std(ahead, ddof=1) / math.sqrt(len(ahead)) if len(ahead) > 1 else math.nan
+            place = 0 if np.mean(ahead) > 2 * error else 2 if np.mean(ahead) < -2 * error else 1
+            counts.setdefault((mine, method, epsilon), [0, 0, 0])[place] += 1
+    if counts:
+        print("\nsets on which the first is better, level (within two s.e.) and worse:")
+    for (mine, method, epsilon), (better, level, worse) in sorted(counts.items()):
+        print(f"  {mine} and {method:10s} ε = {epsilon:<4g} {better:3d} {level:3d} {worse:3d}")
 
 
 def lines_of(cells: Cells, earlier: Cells, order: list[Cell]) -> list[Line]:
@@ -181,7 +219,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("DPGB_DATA"), help="default: $DPGB_DATA"
     )
-    parser.add_argument("--sets", type=lambda t: t.split(","), help="comma-separated")
+    parser.add_argument(
+        "--sets", type=lambda t: t.split(","), help="comma-separated, or all that DIR holds"
+    )
     parser.add_argument("--epsilons", type=lambda t: [float(e) for e in t.split(",")])
     parser.add_argument("--splits", type=numbers, help="a count, or FIRST-LAST (default 5)")
     parser.add_argument("--recipe", default="auto", help="of this library")
@@ -218,8 +258,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--resume needs --json")
     if options.against is not None and not development:
         parser.error("--against needs --development")
-    if unknown := set(options.sets) - {*DEVELOPMENT, "synthetic"}:
-        parser.error(f"unknown sets {sorted(unknown)}; known: {', '.join(DEVELOPMENT)}")
+    held = [] if options.data is None else names_in(Path(options.data))
+    if options.sets == ["all"]:
+        options.sets = held
+    own = [] if development else sorted({*held} - {*DEVELOPMENT})
+    if unknown := set(options.sets) - {*DEVELOPMENT, *own, "synthetic"}:
+        known = ", ".join([*DEVELOPMENT, *own])
+        parser.error(f"unknown sets {sorted(unknown)}; known: {known}")
     return options
 
 
@@ -247,6 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.development:
         return int(judge(lines_of(results, earlier, order)))
     missed = print_table(results, order)
+    print_contests(results, order)
     return 1 if missed and not options.smoke else 0
 
 
