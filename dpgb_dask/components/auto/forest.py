@@ -90,7 +90,8 @@ class Forest(Stage):
         For several classes, and where trees begin as chosen ones, it is 1.5 times this, and about as many trees come in
         1.5 times as many rounds.
     levels : int or None
-        Groups into which the places divide a feature at most. None for 128, or 64 for several classes.
+        Groups into which the places divide a feature at most. None for 128, or 64 for several classes; for a quarter of
+        that where there are more than a million rows.
 
     Notes
     -----
@@ -151,9 +152,16 @@ class Forest(Stage):
         # of every feature, the places left to each node of the lowest level while splits are drawn
         drawn = DRAWN * self.batch * leaves // 2 * len(most_bins)
         # one to draw from and one in the trees for each place of categories; numeric features have MAX_BINS, and none
-        levels = self.levels or constants.FOREST_LEVELS[shape.kind]
+        levels = self._levels_at(0.0, shape.kind)
         masks = 2 * MAX_BINS * sum(min(most, levels) for most in most_bins if most < MAX_BINS)
         return Needs(n_sums=n_sums, held=n_trees * leaves * per_leaf + made + drawn + masks)
+
+    def _levels_at(self, n_rows: float, kind: str) -> int:
+        """Return into how many groups places divide a feature at most: fewer of many rows, as passes take longer."""
+        if self.levels is not None:
+            return self.levels
+        finer = constants.FOREST_FINER if n_rows <= constants.FINER_ROWS else 1
+        return finer * constants.TREE_LEVELS[kind]
 
     def _batch_at(self, faster: float) -> int:
         """Return the trees of a round."""
@@ -216,7 +224,7 @@ class Forest(Stage):
             price=price,
             rescaled=not numeric,
             chance=split_chance(state),
-            places=Places.of(state, self.levels or constants.FOREST_LEVELS[state.shape.kind]),
+            places=Places.of(state, self._levels_at(state.n_rows, state.shape.kind)),
             scale=ForestScale.begin(state, state.rng.stream("forest scale")),
         )
         return replace(state, model=model, memory=memory)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest, trees_again
 from dpgb_dask.components.auto.newton import newton_steps
 from dpgb_dask.components.auto.posterior import AutoFacts
+from dpgb_dask.components.auto.random_splits import Places
 from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import PAIRWISE, Constraints
@@ -137,6 +139,17 @@ def test_no_tree_begins_as_another_under_constraints(constraints):
     state = replace(state, shape=replace(state.shape, constraints=constraints))
     memory = Forest().begin(state).memory
     assert (memory.again, memory.faster, memory.batch) == (0, 1.0, 15)
+
+
+@pytest.mark.parametrize(("kind", "few", "many"), [("binary", 128, 32), ("multiclass", 64, 16)])
+def test_a_feature_is_split_at_fewer_places_where_there_are_many_rows(kind, few, many):
+    asked = []
+    for n_rows in (1e4, 1e6, 1e6 + 1):
+        state = replace(state_of(kind=kind), n_rows=n_rows)
+        with patch.object(Places, "of", lambda _, most: asked.append(most)):
+            Forest().begin(state)
+    assert asked == [few, few, many]
+    assert Forest(levels=9)._levels_at(1e9, kind) == 9
 
 
 @pytest.mark.parametrize(("n_trees", "times"), [(0, 1.0), (8, 1.0), (9, 1.5)])
