@@ -167,7 +167,7 @@ def test_contests_count_sets_by_paired_differences(capsys):
             mine = utility.Cell(data_set, "dpgb", 1.0, split)
             rival = utility.Cell(data_set, "lightgbm", 0.0, split)
             results[mine.key], results[rival.key] = {"rmse": 2.0 - by}, {"rmse": 2.0}
-    refused = utility.Cell("refused", "lightgbm", 0.0, 0)
+    refused = utility.Cell("level", "xgboost", 0.0, 0)
     order = [
         utility.Cell(*key.split("|")[:2], float(key.split("|")[2]), int(key[-1])) for key in results
     ]

@@ -171,9 +171,10 @@ def print_contests(results: Cells, order: list[Cell]) -> None:
         for (other_set, method, of_epsilon), theirs in by_group.items():
             if other_set != data_set or method.startswith("dpgb") or of_epsilon not in (0, epsilon):
                 continue
-            metric = metric_of(next(iter(ours_of.values())))
+            if not (shared := sorted(ours_of.keys() & theirs)):
+                continue
+            metric = metric_of(ours_of[shared[0]])
             sign = -1 if metric == "rmse" else 1
-            shared = sorted(ours_of.keys() & theirs)
             ahead = [sign * (ours_of[k][metric] - theirs[k][metric]) for k in shared]
             error = np.std(ahead, ddof=1) / math.sqrt(len(ahead)) if len(ahead) > 1 else math.nan
             place = 0 if np.mean(ahead) > 2 * error else 2 if np.mean(ahead) < -2 * error else 1
