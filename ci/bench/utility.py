@@ -39,7 +39,19 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 from datasets import Scores, has_several_classes, load, names_in
 from fitters import DELTA, NOT_PRIVATE, PACKAGE_OF, installed, method_of, ours
-from floors import DEVELOPMENT, EPSILONS, GOAL_EPSILONS, GOALS, SLICES, SPLITS, Line, judge
+from floors import (
+    DEVELOPMENT,
+    EPSILONS,
+    GOAL_EPSILONS,
+    GOALS,
+    SLICES,
+    SPLITS,
+    Line,
+    judge,
+    mean_of,
+    metric_of,
+    sign_of,
+)
 
 
 class Cell(NamedTuple):
@@ -154,10 +166,6 @@ def print_table(results: Cells, order: list[Cell]) -> bool:
     return missed
 
 
-def metric_of(scores: Scores) -> str:
-    return next(name for name in ("auc", "rmse", "accuracy") if name in scores)
-
-
 def print_contests(results: Cells, order: list[Cell]) -> None:
     """Print on how many sets ours is better and worse than each other method, paired by split, of each ε."""
     by_group: dict[tuple[str, str, float], dict[int, Scores]] = {}
@@ -174,10 +182,9 @@ def print_contests(results: Cells, order: list[Cell]) -> None:
             if not (shared := sorted(ours_of.keys() & theirs)):
                 continue
             metric = metric_of(ours_of[shared[0]])
-            sign = -1 if metric == "rmse" else 1
-            ahead = [sign * (ours_of[k][metric] - theirs[k][metric]) for k in shared]
-            error = np.std(ahead, ddof=1) / math.sqrt(len(ahead)) if len(ahead) > 1 else math.nan
-            place = 0 if np.mean(ahead) > 2 * error else 2 if np.mean(ahead) < -2 * error else 1
+            change = mean_of([ours_of[k][metric] - theirs[k][metric] for k in shared])
+            ahead = -sign_of(metric) * change.value
+            place = 0 if ahead > 2 * change.error else 2 if ahead < -2 * change.error else 1
             counts.setdefault((mine, method, epsilon), [0, 0, 0])[place] += 1
     if counts:
         print("\nsets on which the first is better, level (within two s.e.) and worse:")
