@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components import constants
 from dpgb_dask.components.answers import Sums, sums
+from dpgb_dask.components.auto import schedules
 from dpgb_dask.components.auto.levels import levels_of
 from dpgb_dask.components.auto.noise import ForestNoise
 from dpgb_dask.components.auto.posterior import (
@@ -107,7 +108,7 @@ class ChosenTrees(Stage):
     are asked, splits are likely by what main effects and the trees so far tell, which costs nothing.
     """
 
-    trees: int = constants.CHOSEN_TREES[1]
+    trees: int = constants.MOST_CHOSEN
     depth: int = constants.RICH_DEPTH
     learning_rate: float = constants.CHOSEN_RATE
     levels: int | None = None
@@ -138,13 +139,22 @@ class ChosenTrees(Stage):
 
     def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
         """Declare between nothing, where the signal is too weak, and its share of what the main effects leave."""
-        return Demand(0.0, 0.72, 2 * self.depth * self.trees + 1)
+        return Demand(0.0, 0.72, self._queries_of(self.trees))
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the signal is too weak."""
         split = split_of(state)
-        closed = split is not None and split.chosen == 0
-        return 0 if closed else self.declare(state.shape).n_queries
+        if split is None:
+            return self.declare(state.shape).n_queries
+        return self._queries_of(self._trees_at(state, split.signal)) if split.chosen else 0
+
+    def _queries_of(self, n_trees: int) -> int:
+        """Return the most queries that trees ask: two a level, and once for the residual scale."""
+        return 2 * self.depth * n_trees + 1
+
+    def _trees_at(self, state: State, signal: float) -> int:
+        """Return the most trees at a signal."""
+        return min(schedules.chosen_trees(state.shape.kind, signal, state.n_rows), self.trees)
 
     def brief(self) -> Self:
         """Return the stage with one tree of two levels, for tests."""
@@ -164,11 +174,10 @@ class ChosenTrees(Stage):
             return state
         signal = found.split.signal
         rows = state.n_rows / state.shape.max_weight * hess_of_trees(state)
-        fewest, most = constants.CHOSEN_TREES
         leaves = min(rows / constants.CHOSEN_LEAF, signal / constants.CHOSEN_LEAF_SIGNAL)
         depth = _power_of_two(leaves).bit_length() - 1
         memory = ChosenMemory(
-            n_trees=min(int(np.clip(np.sqrt(signal) / 5, fewest, most)), self.trees),
+            n_trees=self._trees_at(state, signal),
             depth=min(max(depth, constants.CHOSEN_LEAST_DEPTH), self.depth),
             n_groups=min(constants.CHOSEN_GROUPS, _power_of_two(signal / constants.GROUP_SIGNAL)),
             tree=0,
@@ -242,7 +251,8 @@ class ChosenTrees(Stage):
         memory: ChosenMemory = state.memory
         assert state.model is not None
         step, reach = leaf_steps(state, answer, memory.depth)
-        rate = self.learning_rate * curvature_of(state.shape.kind)
+        slower = schedules.chosen_rate(state.fact(AutoFacts).split.signal, memory.n_trees)
+        rate = self.learning_rate * slower * curvature_of(state.shape.kind)
         value = rate * np.clip(step, -constants.LARGEST_LEAF, constants.LARGEST_LEAF)
         repeat = 1 << (self.depth - memory.depth)
 

@@ -101,6 +101,19 @@ def forest_depth(signal: float) -> int:
     return max(depth for depth, least in constants.FOREST_DEPTHS.items() if signal >= least)
 
 
+def chosen_trees(kind: str, signal: float, n_rows: float) -> int:
+    """Return how many trees are chosen, unless they gain too little before: more cost CPU, and less is for each."""
+    root, most = constants.CHOSEN_ROOT[kind], constants.MOST_ROOT
+    wanted = max(min(root * float(np.sqrt(signal)), most), signal / constants.CHOSEN_EACH)
+    work = max(constants.CHOSEN_WORK / max(n_rows, 1.0), constants.WORTH_WORK)
+    return max(int(min(wanted, work, constants.MOST_CHOSEN)), 1)
+
+
+def chosen_rate(signal: float, n_trees: int) -> float:
+    """Return what the learning rate of ``n_trees`` chosen trees is multiplied by, at most 1: many learn slower."""
+    return min(float(np.sqrt(np.sqrt(signal) / (constants.CHOSEN_FAST * n_trees))), 1.0)
+
+
 def _between(signal: float, signals: tuple[float, ...], values: tuple[float, ...]) -> float:
     """Return what goes from each value to the next with the logarithm of the signal, between the signals of both."""
     value = np.interp(np.log(max(signal, 1.0)), np.log(signals), values)

@@ -330,18 +330,19 @@ def test_they_find_what_tables_and_random_trees_do_not():
 
 @pytest.mark.slow
 def test_they_find_what_parts_several_classes():
+    """On the average of eight draws of the noise: in one of twenty or thirty no tree finds how three features act."""
+
     def classes(n, seed):
         x, y = boxes(n, seed)
         return x, y + 2 * (x["d"] > 0.7).to_numpy()
 
-    (x, y), (new_x, new_y) = classes(6000, 0), classes(2000, 1)
+    (x, y), (new_x, new_y) = classes(9000, 0), classes(2000, 1)
     schema = Schema(dict.fromkeys("abcdef", (0, 1)), classes=[0, 1, 2, 3])
     right = {}
     for name, plan in (("with", "auto"), ("without", without_trees())):
-        model = DPGBClassifier(
-            schema=schema, epsilon=8, delta=1e-6, noise=SeededNoise(1), random_state=0, recipe=plan
-        ).fit(x, y)
-        right[name] = (model.predict(new_x) == new_y).mean()
+        own = {"schema": schema, "epsilon": 8, "delta": 1e-6, "random_state": 0, "recipe": plan}
+        models = [DPGBClassifier(noise=SeededNoise(k), **own).fit(x, y) for k in range(1, 9)]
+        right[name] = np.mean([(m.predict(new_x) == new_y).mean() for m in models])
     assert right["with"] > 0.9 > right["without"] + 0.05
 
 

@@ -81,6 +81,30 @@ def test_chosen_trees_have_half_or_more_of_what_main_effects_and_pairs_leave(kin
     assert np.array(parts) / 10**18 == pytest.approx([0.1, 0.027, 0.108, chosen, forest])
 
 
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("binary", (1, 11, 30, 40, 40, 89)),
+        ("multiclass", (1, 15, 40, 40, 40, 89)),
+        ("numeric", (1, 15, 40, 40, 40, 89)),
+    ],
+)
+def test_more_trees_are_chosen_the_stronger_the_signal(kind, wanted):
+    signals = 0.0, 1500.0, 10_000.0, 17_778.0, 22_400.0, 50_000.0
+    assert tuple(schedules.chosen_trees(kind, signal, 1e4) for signal in signals) == wanted
+
+
+def test_chosen_trees_have_a_limit_and_another_for_many_rows():
+    by_rows = {1e4: 120, 5e5: 120, 6e5: 100, 1e6: 60, 2e6: 30, 1e9: 30}
+    assert {n: schedules.chosen_trees("binary", 1e9, n) for n in by_rows} == by_rows
+
+
+def test_many_chosen_trees_learn_slower():
+    """Of k times √signal/5 trees each moves 1/√k of the rate; fewer do not move further."""
+    rates = [schedules.chosen_rate(10_000.0, n) for n in (5, 20, 40, 80)]
+    assert rates == pytest.approx([1, 1, 0.5**0.5, 0.5])
+
+
 def test_the_signal_of_trees_is_that_of_what_main_effects_leave_where_it_is_strong():
     assert schedules.tree_signal(1000.0, 0.2, 0.5, 0.01) == pytest.approx(400 * (0.7 * 0.01) ** 0.5)
 
