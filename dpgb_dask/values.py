@@ -112,11 +112,16 @@ def cells(values: Sequence[Any]) -> list[Cell]:
     ]
 
 
+def is_a(value: Any, kind: Any) -> bool:
+    """Whether a value's own type is a kind, or derived from it, whatever its ``__class__`` says, or raises."""
+    return issubclass(type(value), kind)
+
+
 def as_text(value: Any) -> str | None:
     """Return text and bytes (UTF-8) as text without trailing NUL characters, and None for any other value."""
-    if isinstance(value, bytes):
+    if is_a(value, bytes):
         value = bytes.decode(value, "utf-8", "surrogateescape")
-    if not isinstance(value, str):
+    if not is_a(value, str):
         return None
     text = str.__str__(value)  # a plain str: a subclass may redefine how it is compared
     # NumPy's text of fixed width drops trailing NULs
@@ -172,7 +177,7 @@ def _gathered(value: tuple[Any, ...], levels: int, room: int, parts: list[Any]) 
     for part in tuple.__iter__(value):  # a subclass may redefine both
         if room < 0:
             break
-        if isinstance(part, tuple):
+        if is_a(part, tuple):
             room = _gathered(part, levels - 1, room, parts)
             continue
         parts.append(part)
@@ -182,17 +187,16 @@ def _gathered(value: tuple[Any, ...], levels: int, room: int, parts: list[Any]) 
 
 def parts_of_text(value: Any) -> int:
     """Return how many parts more a text, or bytes, counts for its length; 0 of anything else."""
-    if isinstance(value, str):  # a subclass may redefine its length
+    if is_a(value, str):  # a subclass may redefine its length
         return str.__len__(value) // PART_TEXT
-    if isinstance(value, bytes):
+    if is_a(value, bytes):
         return bytes.__len__(value) // PART_TEXT
     return 0
 
 
 def _joined(value: tuple[Any, ...], names: Iterator[str]) -> str:
     texts = (
-        _joined(part, names) if isinstance(part, tuple) else next(names)
-        for part in tuple.__iter__(value)
+        _joined(part, names) if is_a(part, tuple) else next(names) for part in tuple.__iter__(value)
     )
     return "\x00t" + "".join(f"{len(text)}:{text}" for text in texts)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import native, objects
 from dpgb_dask.graph_parts import rebuilt
-from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, parts_of_text
+from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, is_a, parts_of_text
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -303,14 +303,14 @@ def _is_vast(part: Any) -> bool:
     return part.dtype == object and any(
         _room_beside(value, MOST_LEVELS, MOST_PARTS) < 0
         for value in part.tolist()
-        if not issubclass(type(value), FLAT)  # its class may say that it is of another
+        if not is_a(value, FLAT)  # its class may say that it is of another
     )
 
 
 def _room_beside(value: Any, levels: int, room: int) -> int:
     """Return the room that is left beside a value and all that it holds: below 0 beyond a limit, and no further."""
     room -= 1
-    if issubclass(type(value), FLAT):
+    if is_a(value, FLAT):
         return room - parts_of_text(value)
     held = _held_by(value)
     if held and not levels:
@@ -324,10 +324,10 @@ def _room_beside(value: Any, levels: int, room: int) -> int:
 
 def _held_by(value: Any) -> list[Any]:
     """Return the values that a value holds, whatever its class says of itself."""
-    if issubclass(type(value), np.ndarray):  # which does not tell the collector
+    if is_a(value, np.ndarray):  # which does not tell the collector
         whole = np.ndarray.view(value, np.ndarray)
         return whole.ravel().tolist() if whole.dtype.hasobject else []
-    return [part for part in gc.get_referents(value) if not issubclass(type(part), type)]
+    return [part for part in gc.get_referents(value) if not is_a(part, type)]
 
 
 def _replaced(column: Any) -> NDArray[np.object_]:
@@ -347,8 +347,8 @@ def _replaced(column: Any) -> NDArray[np.object_]:
 
 
 def _readable(value: Any) -> str | None:
-    if issubclass(type(value), bytes):
+    if is_a(value, bytes):
         return bytes.decode(value, "utf-8", "replace")
-    if issubclass(type(value), str):
+    if is_a(value, str):
         return str.encode(value, "utf-8", "replace").decode()
     return None

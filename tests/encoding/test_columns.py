@@ -5,6 +5,7 @@ import decimal
 import fractions
 import hashlib
 import uuid
+import weakref
 from functools import partial
 
 import numpy as np
@@ -173,18 +174,6 @@ class EqualsAll:
         return hash("a")
 
 
-WILD = [
-    *(None, NAN, pd.NA, pd.NaT, 1, 1.5, True, "a", "1", " 2", "1e5", "\x00", "\ud800", b"a", b"\xff"),
-    *(10**400, -(10**400), 2**63, 2**64, 1j, "9" * 500, "-inf", "nan", [1], {}, (1, 2), len, ...),
-    *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("1e999999")),
-    *(UNITLESS, np.datetime64("2020"), np.timedelta64(1, "s"), pd.Timestamp("2020")),
-    *(np.float16(np.inf), np.int8(3), np.str_("a"), np.bytes_(b"a"), np.bool_(True), np.arange(2)),
-    *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), HostileText("a"), EqualsAll(), np.array([NAN]), "a\x00"),
-    *("'\\ud800'", np.str_("7"), np.int64(2**53 + 1), 2.0**53, fractions.Fraction(1, 3), 0.0, -1),
-    *(uuid.UUID(int=3), (1.0, 2), datetime.date(2020, 1, 1), np.datetime64(0, "as"), 10**5000),
-]  # fmt: skip
-
-
 class Pair:
     """A value that compares part by part, as data classes do from Python 3.13 on."""
 
@@ -195,6 +184,50 @@ class Pair:
         return self.left == other.left and self.right == other.right
 
     __hash__ = object.__hash__
+
+
+class Unnamed:
+    """A value that does not tell its class, as a proxy of what is gone."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("secret-value-4711")
+
+
+class Liar:
+    """A value that says that it is of another class."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    @property
+    def __class__(self):
+        return self.kind
+
+
+class HostileList(list):
+    """A list that fails whatever is done with it."""
+
+    def fail(self, *_):
+        raise RuntimeError("secret-value-4711")
+
+    __eq__ = __hash__ = __len__ = __iter__ = __getitem__ = fail
+
+
+GONE = weakref.proxy(Pair(1, 2))
+
+WILD = [
+    *(None, NAN, pd.NA, pd.NaT, 1, 1.5, True, "a", "1", " 2", "1e5", "\x00", "\ud800", b"a", b"\xff"),
+    *(10**400, -(10**400), 2**63, 2**64, 1j, "9" * 500, "-inf", "nan", [1], {}, (1, 2), len, ...),
+    *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("1e999999")),
+    *(UNITLESS, np.datetime64("2020"), np.timedelta64(1, "s"), pd.Timestamp("2020")),
+    *(np.float16(np.inf), np.int8(3), np.str_("a"), np.bytes_(b"a"), np.bool_(True), np.arange(2)),
+    *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), HostileText("a"), EqualsAll(), np.array([NAN]), "a\x00"),
+    *("'\\ud800'", np.str_("7"), np.int64(2**53 + 1), 2.0**53, fractions.Fraction(1, 3), 0.0, -1),
+    *(uuid.UUID(int=3), (1.0, 2), datetime.date(2020, 1, 1), np.datetime64(0, "as"), 10**5000),
+    *(GONE, Unnamed(), HostileList([1]), *map(Liar, (str, bytes, int, float, tuple, list, complex))),
+    *map(Liar, (decimal.Decimal, pd.Timestamp, datetime.date, uuid.UUID, np.datetime64, np.ndarray)),
+]  # fmt: skip
 
 
 RECORD = np.dtype([("left", object), ("right", object)])

@@ -274,7 +274,7 @@ def column_of(values: Sequence[Any]) -> NDArray[np.object_]:
 
     A list has no type of its own, and NumPy would choose one from all of its values.
     """
-    cells = (v[0] if isinstance(v, list | tuple) and len(v) == 1 else v for v in values)
+    cells = (v[0] if type(v) in (list, tuple) and len(v) == 1 else v for v in values)
     return np.fromiter(cells, dtype=object, count=len(values))
 
 

@@ -6,6 +6,7 @@ damaged, it replies so, and the shard is made again in the same way.
 """
 
 import gc
+import logging
 import pickle
 import threading
 import time
@@ -101,6 +102,10 @@ GRAPH_BYTES = 4 << 20  # rows in memory are sent in graphs below the 10 MB that 
 # that task no priority, and the scheduler fails on it
 MESSAGE_BYTES = 90_000
 GRAPH_LOCK = threading.Lock()
+WRITERS_OF_GRAPHS = [
+    logging.getLogger(f"distributed.{module}")
+    for module in ("protocol.pickle", "protocol.core", "comm.utils")
+]
 SOONER = 10  # priority of tasks that add parts, above the tasks that make parts, so that parts do not pile up
 
 
@@ -701,9 +706,19 @@ def _n_bytes(column: Any) -> int:
 
 @contextmanager
 def _quiet_graphs() -> Iterator[None]:
-    """Keep Dask from warning about a large graph: the warning contains the size, and so the number of rows.
+    """Keep Dask from telling of a graph that is large or cannot be sent: the size is of rows, the error of a value.
 
-    One thread at a time may enter, as the configuration belongs to the whole process.
+    One thread at a time may enter, as configuration and loggers belong to the whole process.
     """
     with GRAPH_LOCK, dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
-        yield
+        for logger in WRITERS_OF_GRAPHS:
+            logger.addFilter(_nothing_logged)
+        try:
+            yield
+        finally:
+            for logger in WRITERS_OF_GRAPHS:
+                logger.removeFilter(_nothing_logged)
+
+
+def _nothing_logged(_record: logging.LogRecord) -> bool:
+    return False
