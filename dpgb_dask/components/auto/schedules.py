@@ -86,7 +86,7 @@ def tree_signal(n_rows: float, hess: float, clip: float, mu2: float) -> float:
 
 def main_share(kind: str, signal: float) -> float:
     """Return the share of the main effects on rich data: the stronger the signal, the less, as trees tell more."""
-    signals = constants.RICH_SIGNAL, constants.CHOSEN_SIGNAL, constants.LEAST_MAIN_SIGNAL
+    signals = constants.RICH_SIGNAL, constants.CHOSEN_MAIN_SIGNAL, constants.LEAST_MAIN_SIGNAL
     shares = constants.RICH_MAIN[kind], constants.CHOSEN_MAIN, constants.LEAST_MAIN
     return _between(signal, signals, shares)
 

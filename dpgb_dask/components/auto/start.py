@@ -40,14 +40,15 @@ class Start(Stage):
     rich_from : float
         Signal (`schedules.tree_signal`) from which trees have most of what the main effects leave. The share of these
         follows the signal itself (`schedules.main_share`), whatever this says.
-    chosen_from : float
-        Signal from which, if it is at least ``rich_from``, trees are chosen.
+    chosen_from : float or None
+        Signal from which, if it is at least ``rich_from``, trees are chosen. None for 1,500, or 2,200 for several
+        classes.
     trees : bool
         Whether stages of trees follow: without, tables of one and two features share the budget.
     """
 
     rich_from: float = constants.RICH_SIGNAL
-    chosen_from: float = constants.CHOSEN_SIGNAL
+    chosen_from: float | None = None
     trees: bool = True
 
     starts = True
@@ -168,9 +169,10 @@ class Start(Stage):
         # without a pair that they may draw, trees would hold nothing but main effects
         trees = self.trees and state.shape.n_free_pairs > 0
         if trees and state.shape.constraints == UNCONSTRAINED and signal >= self.rich_from:
-            chosen = signal >= self.chosen_from
-            least = constants.PAIR_CLEAR if chosen else constants.PAIR_LIKELY
-            pairs = of_pairs >= least[kind]
+            least = constants.CHOSEN_FROM[kind] if self.chosen_from is None else self.chosen_from
+            chosen = signal >= least
+            clear = constants.PAIR_CLEAR if chosen else constants.PAIR_LIKELY
+            pairs = of_pairs >= clear[kind]
             left = max(state.left - (2 + chosen + pairs) * scale, 0)
             split = schedules.split_rich(kind, signal, left, chosen=chosen, pairs=pairs)
             return state.with_fact(replace(found, split=split))

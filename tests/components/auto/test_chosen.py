@@ -74,12 +74,16 @@ def test_pairs_have_a_part_of_rich_data_where_their_signal_is_clear(kind):
         assert split.main + rest == state.left - looks * look
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "numeric"])
-@pytest.mark.parametrize(("signal", "likely"), [(1499.0, (0.5, 5.0)), (1500.0, (2.0, 50.0))])
+@pytest.mark.parametrize(
+    ("kind", "signal", "gate"),
+    [
+        ("binary", 1499.0, 0.5), ("multiclass", 2199.0, 0.5), ("numeric", 1499.0, 5.0),
+        ("binary", 1500.0, 2.0), ("multiclass", 2200.0, 2.0), ("numeric", 1500.0, 50.0),
+    ],
+)  # fmt: skip
 def test_rich_data_have_pairs_where_they_are_likely_or_clear_beside_chosen_trees(
-    kind, signal, likely, monkeypatch
+    kind, signal, gate, monkeypatch
 ):
-    gate = likely[kind == "numeric"]
     monkeypatch.setattr(schedules, "tree_signal", lambda *_: signal)
     for of_pairs, asked in ((0.99 * gate, False), (gate, True)):
         monkeypatch.setattr(schedules, "pair_signal", lambda *_, told=of_pairs: told)

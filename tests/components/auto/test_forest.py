@@ -44,21 +44,24 @@ def test_it_is_grown_from_a_small_signal_on_whatever_pairs_get(kind, monkeypatch
 @pytest.mark.parametrize(
     ("signal", "rich", "chosen", "depth", "rounds"),
     [
-        (99.0, False, False, 4, (20, 20)),
-        (100.0, True, False, 4, (20, 20)),
-        (199.0, True, False, 4, (28.2, 20)),
-        (200.0, True, False, 5, (28.2, 20)),
-        (361.0, True, False, 5, (38, 76 / 3)),
-        (400.0, True, False, 6, (40, 80 / 3)),
-        (1499.0, True, False, 6, (40, 80 / 3)),
-        (1500.0, True, True, 6, (40, 80 / 3)),
-        (6400.0, True, True, 6, (48, 32)),
-        (1e5, True, True, 6, (60, 40)),
+        (99.0, False, "", 4, (20, 20)),
+        (100.0, True, "", 4, (20, 20)),
+        (199.0, True, "", 4, (28.2, 20)),
+        (200.0, True, "", 5, (28.2, 20)),
+        (361.0, True, "", 5, (38, 76 / 3)),
+        (400.0, True, "", 6, (40, 80 / 3)),
+        (1499.0, True, "", 6, (40, 80 / 3)),
+        (1500.0, True, "binary numeric", 6, (40, 80 / 3)),
+        (2199.0, True, "binary numeric", 6, (40, 80 / 3)),
+        (2200.0, True, "binary numeric multiclass", 6, (40, 80 / 3)),
+        (6400.0, True, "binary numeric multiclass", 6, (48, 32)),
+        (1e5, True, "binary numeric multiclass", 6, (60, 40)),
     ],
 )
 def test_it_takes_more_of_the_budget_and_more_rounds_as_the_signal_grows(
     signal, rich, chosen, depth, rounds, kind, monkeypatch
 ):
+    chosen = kind in chosen.split()
     monkeypatch.setattr(schedules, "tree_signal", lambda *_: signal)
     state = Start()._divide(state_of(kind=kind))
     split = state.fact(AutoFacts).split
