@@ -818,7 +818,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        A fitted estimator.
+        A fitted estimator, without a ledger: no file holds one. Set ``ledger`` and ``account`` before you fit it again.
 
         Raises
         ------

@@ -7,7 +7,7 @@ Nothing here is private. A fit under a declared schema never calls this module.
 import datetime
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -19,7 +19,7 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_X_y, validate_data
+from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.features import MAX_CATEGORIES, Categorical, Datetime, Numeric
@@ -145,6 +145,9 @@ def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple
     numeric = not classification
     if isinstance(X, pd.DataFrame) and _has_text(X):
         validate_data(estimator, X, skip_check_array=True)
+        given = X.loc[:, [not _is_text(dtype) for dtype in X.dtypes]]
+        if given.shape[1]:
+            check_array(given, ensure_all_finite="allow-nan", estimator=estimator)
         _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=numeric, estimator=estimator)
     else:
         X, y = validate_data(estimator, X, y, ensure_all_finite="allow-nan", y_numeric=numeric)
@@ -164,10 +167,11 @@ def _check_labels(y: NDArray[Any]) -> None:
 
 def _has_text(frame: pd.DataFrame) -> bool:
     """Return whether a frame has columns that scikit-learn would not convert to numbers."""
-    return any(
-        not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
-        for dtype in frame.dtypes
-    )
+    return any(map(_is_text, frame.dtypes))
+
+
+def _is_text(dtype: Any) -> bool:
+    return not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
 
 
 def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
@@ -227,6 +231,10 @@ class _Facts:
     integer: bool
     categories: frozenset[Any] | None
     dated: bool = False  # the bounds are then days since 1970
+    numbers: bool = (
+        True  # whether all categories are numbers, such as decimal ones; the bounds are then theirs
+    )
+    readable: bool = True  # whether all of them have a normal form
 
 
 def _column_facts(column: Any) -> _Facts:
@@ -236,19 +244,41 @@ def _column_facts(column: Any) -> _Facts:
         days = days[np.isfinite(days)]
         low, high = (days.min(), days.max()) if len(days) else (None, None)
         return _Facts(low, high, True, None, dated=True)
-    if not (
-        pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)
-    ):
-        if isinstance(series.dtype, pd.CategoricalDtype):
-            series = series.astype(series.cat.categories.dtype)
-        return _Facts(None, None, False, frozenset(series.dropna().unique().tolist()))
-    values = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    if _is_text(series.dtype):
+        return _label_facts(series)
+    return _number_facts(np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan)))
+
+
+def _number_facts(values: NDArray[np.float64]) -> _Facts:
     values = values[np.isfinite(values)]
     if not len(values):
         return _Facts(None, None, True, None)
     return _Facts(
         float(values.min()), float(values.max()), bool(np.all(values == np.floor(values))), None
     )
+
+
+def _label_facts(series: pd.Series) -> _Facts:
+    """Return the facts of a column that has no type of numbers, though its objects may be some."""
+    declared = isinstance(series.dtype, pd.CategoricalDtype)
+    given = series.astype(series.cat.categories.dtype) if declared else series
+    try:
+        values = given.dropna().unique().tolist()
+    except TypeError:  # such as for lists
+        values = given.tolist()
+    held = [pair for pair in zip(values, cells(values), strict=True) if pair[1] is not None]
+    labels = frozenset(
+        value if pd.api.types.is_hashable(value) else form
+        for value, form in held
+        if form is not NO_FORM
+    )
+    numeric = not declared and all(
+        isinstance(form, float) and as_text(value) is None for value, form in held
+    )
+    found = _number_facts(np.array([form for _, form in held], np.float64)) if numeric else None
+    facts = found or _Facts(None, None, False, None)
+    readable = all(form is not NO_FORM for _, form in held)
+    return replace(facts, categories=labels, numbers=numeric, readable=readable)
 
 
 def _block_facts(block: Any) -> list[_Facts]:
@@ -271,7 +301,12 @@ def _distinct(labels: Sequence[Any]) -> list[Any]:
 
 
 def _merged(name: str, parts: list[_Facts]) -> Numeric | Categorical | Datetime:
-    if any(part.categories for part in parts):
+    if not all(part.readable for part in parts):
+        raise StructureError(
+            f"column {name!r} holds values, such as lists, that are neither numbers, texts nor dates. Make columns of"
+            " their parts, or leave it out."
+        )
+    if any(part.categories and not part.numbers for part in parts):
         labels = frozenset().union(*(part.categories or () for part in parts))
         ordered = sorted(labels, key=lambda label: (str(type(label)), label))
         categories = _distinct(ordered)

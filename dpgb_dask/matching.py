@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
-from dpgb_dask.encoding.structure import is_numbered, match_width
+from dpgb_dask.encoding.structure import is_numbered, match_names, match_width
 from dpgb_dask.errors import (
     PlanError,
     PrefixedColumnsWarning,
@@ -35,6 +35,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.names import POSITION
 from dpgb_dask.scalars import is_listing
+from dpgb_dask.values import WHOLE
 from dpgb_dask.zarr_arrays import arrays_of, from_zarr
 
 SHOWN = 3  # most matches that a warning names
@@ -272,6 +273,8 @@ def _warn_of_position(schema: Schema, numbers: list[Any]) -> None:
     expected = not schema.private or schema.names == default_names(schema.n_features)
     if (expected and not misnumbered) or schema.names == tuple(map(str, numbers)):
         return
+    if misnumbered and all(WHOLE.fullmatch(name) for name in schema.names):
+        match_names(numbers, schema)  # both have numbers for names: these must agree
     pairs = [f"column {j} → {name!r}" for j, name in enumerate(schema.names[:SHOWN])]
     more = ", …" if schema.n_features > SHOWN else ""
     what = (

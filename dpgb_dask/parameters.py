@@ -305,6 +305,11 @@ def _place(item: Any, names: tuple[str, ...]) -> int:
     if isinstance(item, str) and item in names:
         return names.index(item)
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
+        if str(item) in names and names[item] != str(item):
+            raise PlanError(
+                f"interaction_cst holds {item}, which is the position of {names[item]!r}, and another feature is named"
+                f" so. Give names, as texts: {str(item)!r} or {names[item]!r}."
+            )
         return item
     raise PlanError(
         f"interaction_cst holds {short(item)}: give names of features, {listed(names)}, or their positions, 0 to"

@@ -119,6 +119,8 @@ def is_a(value: Any, kind: Any) -> bool:
 
 def as_text(value: Any) -> str | None:
     """Return text and bytes (UTF-8) as text without trailing NUL characters, and None for any other value."""
+    if type(value) in (bytearray, memoryview):
+        value = _bytes_of(value)
     if is_a(value, bytes):
         value = bytes.decode(value, "utf-8", "surrogateescape")
     if not is_a(value, str):
@@ -126,6 +128,15 @@ def as_text(value: Any) -> str | None:
     text = str.__str__(value)  # a plain str: a subclass may redefine how it is compared
     # NumPy's text of fixed width drops trailing NULs
     return text.rstrip("\x00") if text.endswith("\x00") else text
+
+
+def _bytes_of(value: bytearray | memoryview) -> bytes | None:
+    """Return bytes that the readers of some databases give as another type; None of a view of anything else."""
+    try:
+        view = memoryview(value)
+        return bytes(view) if view.format == "B" else None
+    except Exception:  # a view that was released
+        return None
 
 
 def _text_cell(text: str, number: float) -> Cell:

@@ -1,8 +1,10 @@
 """``schema="infer"``: facts read from the data, marked as not private, with scikit-learn's own checks."""
 
 import datetime
+import decimal
 import uuid
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from sklearn.base import clone
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
+from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import StructureError
 from dpgb_dask.inferred import infer
@@ -180,3 +183,39 @@ def test_a_column_of_too_many_texts_is_named_with_the_ways_out():
     X = pd.DataFrame({"a": np.arange(300), "who": [f"person {k}" for k in range(300)]})
     with pytest.raises(StructureError, match=r"'who' has 300 .* Leave it out; or declare a schema"):
         DPGBClassifier(schema="infer", **SEEDED).fit(X, np.arange(300) % 2)
+
+
+def test_objects_that_are_numbers_are_read_as_numbers():
+    count = [float(k) for k in range(300)]
+    price = [decimal.Decimal(k) / 4 for k in range(299)] + [None]
+    code = ["a", 7] * 150
+    columns = {"count": count, "price": price, "code": code, "known": ["1", "2"] * 150}
+    X = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in columns.items()})
+    with dask.config.set({"dataframe.convert-string": False}):  # of all objects
+        lazy = dd.from_pandas(X, npartitions=3)
+    for rows in (X, lazy):
+        schema = infer(rows, np.arange(300) % 2, classification=True)
+        assert schema.features["count"] == Numeric(0, 299, True)
+        assert schema.features["price"] == Numeric(0, 74.5, False)
+        assert set(schema.features["code"].categories) == {"a", 7}
+        assert set(schema.features["known"].categories) == {"1", "2"}
+    half = pd.DataFrame({"code": pd.Series([7] * 150 + ["a"] * 150, dtype=object)})
+    with dask.config.set({"dataframe.convert-string": False}):
+        parts = dd.from_pandas(half, npartitions=2)
+    schema = infer(parts, np.arange(300) % 2, classification=True)
+    assert set(schema.features["code"].categories) == {"a", 7}
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, object()])
+def test_a_column_of_what_has_no_form_is_named(value):
+    X = pd.DataFrame({"a": np.arange(300), "parts": pd.Series([value] * 300, dtype=object)})
+    with pytest.raises(StructureError, match="'parts' holds values, such as lists"):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, np.arange(300) % 2)
+
+
+@pytest.mark.parametrize(("value", "match"), [(np.inf, "infinity"), (1j, "[Cc]omplex")])
+def test_odd_numbers_raise_alike_beside_text_and_beside_numbers(value, match):
+    X = pd.DataFrame({"a": np.where(np.arange(300) == 7, value, 1), "t": ["u", "v"] * 150})
+    for rows in (X, X[["a"]]):
+        with pytest.raises(ValueError, match=match):
+            DPGBClassifier(schema="infer", **SEEDED).fit(rows, np.arange(300) % 2)

@@ -164,8 +164,18 @@ def test_numbers_that_a_schema_declares_are_what_columns_are_matched_by(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         in_order(NUMBERED[kind](FRAME.to_numpy(), [1, 2, 3]), schema)
-    with pytest.warns(UnnamedColumnsWarning, match="whatever their numbers"):
-        in_order(NUMBERED[kind](FRAME.to_numpy(), [1, 3, 2]), schema)
+        in_order(NUMBERED[kind](FRAME.to_numpy(), [1, 3, 2]), schema, "position")
+    for numbers, match in (
+        ([1, 3, 2], "another order"),
+        ([3, 4, 5], "missing"),
+        ([1, 1, 1], "missing"),
+    ):
+        with pytest.raises(SchemaError, match=match):
+            in_order(NUMBERED[kind](FRAME.to_numpy(), numbers), schema)
+    with pytest.warns(
+        UnnamedColumnsWarning, match="X has no column names"
+    ):  # as if made of an array
+        in_order(NUMBERED[kind](FRAME.to_numpy(), [0, 1, 2]), schema)
 
 
 def test_what_has_default_names_or_none_to_know_does_not_warn():

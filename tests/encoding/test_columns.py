@@ -215,6 +215,8 @@ class HostileList(list):
 
 
 GONE = weakref.proxy(Pair(1, 2))
+RELEASED = memoryview(b"a")
+RELEASED.release()
 
 WILD = [
     *(None, NAN, pd.NA, pd.NaT, 1, 1.5, True, "a", "1", " 2", "1e5", "\x00", "\ud800", b"a", b"\xff"),
@@ -225,6 +227,7 @@ WILD = [
     *(pd.Interval(0, 1), pd.Period("2020"), Hostile(), HostileText("a"), EqualsAll(), np.array([NAN]), "a\x00"),
     *("'\\ud800'", np.str_("7"), np.int64(2**53 + 1), 2.0**53, fractions.Fraction(1, 3), 0.0, -1),
     *(uuid.UUID(int=3), (1.0, 2), datetime.date(2020, 1, 1), np.datetime64(0, "as"), 10**5000),
+    *(bytearray(b"a"), memoryview(b"a"), memoryview(np.arange(2.0)), RELEASED),
     *(GONE, Unnamed(), HostileList([1]), *map(Liar, (str, bytes, int, float, tuple, list, complex))),
     *map(Liar, (decimal.Decimal, pd.Timestamp, datetime.date, uuid.UUID, np.datetime64, np.ndarray)),
 ]  # fmt: skip
@@ -280,6 +283,15 @@ def check_equal(one, other):
         np.testing.assert_array_equal(one, other)
     else:
         assert one.tolist() == other.tolist()
+
+
+def test_bytes_of_other_types_are_read_as_bytes():
+    column = objects(
+        [b"7", bytearray(b"7"), memoryview(b"7"), memoryview(np.frombuffer(b"7", np.uint8))]
+    )
+    assert unit_names(column) == ["7"] * 4
+    assert numbers(column).tolist() == [7.0] * 4
+    assert len(set(hash_units(column, bytes(32)).tolist())) == 1
 
 
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -10,7 +10,7 @@ from plans import OUTSIDE
 from rich_parts import places_at
 from thinned import thinned
 
-from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, recipes, verify
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, Schema, recipes, verify
 from dpgb_dask.components.auto.random_splits import draw_splits
 from dpgb_dask.components.trees.splits import NOWHERE
 from dpgb_dask.contracts.constraints import Interactions
@@ -212,6 +212,17 @@ class Bold(type(RECIPES["auto"].stages[-1])):
 
     keeps_monotonic = False
     keeps_interactions = False
+
+
+def test_a_number_that_is_a_name_and_the_position_of_another_feature_is_refused():
+    features = {"2": (0, 1), "0": (0, 1), "1": (0, 1)}
+    schema = Schema(features, classes=[0, 1])
+    with pytest.raises(PlanError, match=r"0, which is the position of '2', and another feature"):
+        constraints_of(None, [{0, 1}], schema)
+    groups = constraints_of(None, [{"0", "1"}], schema).interactions
+    assert groups == (("0", "1"), ("2",))
+    same = Schema({"0": (0, 1), "1": (0, 1), "2": (0, 1)}, classes=[0, 1])
+    assert constraints_of(None, [{0, 1}], same).interactions == groups
 
 
 @pytest.mark.parametrize("option", [{"monotonic_cst": {"a": 1}}, {"interaction_cst": "pairwise"}])

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import enum
 import json
 import math
 import os
@@ -36,7 +37,18 @@ PIECES = [
     "0", "1", "7", "12", ".", "-", "+", "e", "E", " ", "\t", "\x00", ":", "T", "Z", "2020", "01", "-02", "10:30", "nan",
     "NA", "inf", "true", "x", "ß", "_", "٣", "\xa0", "+02:00", ".5", "123456789", "None",
 ]  # fmt: skip
+
+
+class Job(str, enum.Enum):  # noqa: UP042 - the text of a StrEnum is its value
+    """A text that says another of itself."""
+
+    BLUE = "blue"
+    SEVEN = "7"
+
+
 ODD = [
+    bytearray(b"7"), bytearray(b"blue"), memoryview(b"blue"), memoryview(b"\xff"), Job.BLUE, Job.SEVEN,
+    np.timedelta64(3, "Y"), np.timedelta64(3, "M"), memoryview(np.arange(2.0)),
     None, pd.NA, True, False, np.True_, np.False_, 0, -3, 7, 10**400, -(10**400), 0.5, -0.0, math.nan, math.inf,
     -math.inf, b"7", b"\xff", "7",
     "07", " 7.0 ", "7e400", "1_000", "0x10", "", "NA", "nan", "None", "TRUE", "false", "Infinity", "+inf", " inf",

@@ -76,9 +76,11 @@ NO_FORM = object()  # the form of a value that has none: differs from all others
 
 def as_text(value: Any) -> str | None:
     """Return text and bytes as text without trailing NULs, and None for any other value."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "surrogateescape")
-    return str(value).rstrip("\x00") if isinstance(value, str) else None
+    if isinstance(value, bytes | bytearray) or (
+        isinstance(value, memoryview) and value.format == "B"
+    ):
+        value = bytes(value).decode("utf-8", "surrogateescape")
+    return str.__str__(value).rstrip("\x00") if isinstance(value, str) else None
 
 
 def number_of(value: Any) -> float:
@@ -97,7 +99,9 @@ def number_of(value: Any) -> float:
             value = bool(value)
         if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
             value = value.real if value.imag == 0 else math.nan
-        return float(value) if isinstance(value, numbers.Real | decimal.Decimal) else math.nan
+        span = type(value).__name__ == "timedelta64"  # of NumPy, which takes it for a whole number
+        real = isinstance(value, numbers.Real | decimal.Decimal) and not span
+        return float(value) if real else math.nan
     except OverflowError:
         return math.inf if value > 0 else -math.inf
     except Exception:  # a foreign number may fail
@@ -126,7 +130,7 @@ def form_of(value: Any) -> Any:
         return number
     if text is not None:
         return text_form(text)
-    if type(value).__name__ == "timedelta64":  # of NumPy, which takes it for a whole number
+    if type(value).__name__ == "timedelta64":
         return NO_FORM
     if isinstance(value, numbers.Complex | decimal.Decimal):
         return None
