@@ -25,6 +25,7 @@ from dpgb_dask.errors import (
     PrivacyLeakWarning,
     RowsError,
     SchemaError,
+    did_you_mean,
     in_our_words,
     kind_of,
     rows_failed,
@@ -501,3 +502,12 @@ def test_work_on_rows_that_outlives_the_main_thread_says_so(monkeypatch):
     ended = threading.Thread()
     monkeypatch.setattr(threading, "main_thread", lambda: ended)
     assert "(join)" in str(rows_failed("RuntimeError"))
+
+
+def test_a_date_is_answered_with_its_parts():
+    known = ["pay", "day.days", "day.month"]
+    assert (
+        did_you_mean("day", known) == " Did you mean one of its parts, ['day.days', 'day.month']?"
+    )
+    assert did_you_mean("pai", known) == " Did you mean 'pay'?"
+    assert did_you_mean("x", iter(known)) == ""

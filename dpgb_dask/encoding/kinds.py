@@ -87,6 +87,8 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
         hint = f"Give what it holds: data.{name}."
     elif part is not data:
         hint = "Make one of its parts: pandas.concat, dask.dataframe.concat, or numpy.concatenate."
+    elif hasattr(data, "to_dataset"):  # a tree of xarray's
+        hint = f"Give one of its data sets: {name}.to_dataset()."
     elif isinstance(data, Mapping) and name == "X":
         hint = "Make a table of it: pandas.DataFrame(X)."
     elif hasattr(data, "to_dataframe"):  # a bag of Dask's
@@ -100,7 +102,9 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
     elif hasattr(data, "__arrow_c_stream__"):
         one = "table: pyarrow.table(…)" if name == "X" else "column: pyarrow.chunked_array(…)"
         hint = f"Give it as an Arrow {one}."
-    elif isinstance(data, pd.api.extensions.ExtensionArray):
+    elif hasattr(data, "collect") and hasattr(data, "lazy"):  # a lazy frame of polars
+        hint = f"Compute it first: {name}.collect()."
+    elif isinstance(data, pd.api.extensions.ExtensionArray | pd.Index):
         hint = "Give it as a column: pandas.Series(…)."
     # with the package: several have a DataFrame, a Series or a Dataset
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}".removeprefix(

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import xarray as xr
 from scipy import sparse
 
 from dpgb_dask import DPGBClassifier, Schema, StructureError, UnsupportedCollectionError
@@ -54,6 +55,17 @@ def test_whole_numbers_beside_a_missing_one_stay_exact():
     assert diagnosis.columns[0].unknown == 0
 
 
+class LazyFrame:
+    """What polars has for a table that is not computed yet."""
+
+    __module__ = "polars.lazyframe.frame"
+
+    def collect(self):
+        raise NotImplementedError
+
+    lazy = collect
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -64,8 +76,11 @@ def test_whole_numbers_beside_a_missing_one_stay_exact():
         (lambda _: "people.parquet", r"X is a str.*read_parquet"),
         (lambda x: pa.table({"a": x[:, 0]}).to_reader(), r"RecordBatchReader.*pyarrow\.table\("),
         (lambda x: pd.array(x[:, 0]), r"Array\. .*pandas\.Series\("),
+        (lambda x: pd.Index(x[:, 0]), r"Index\. .*pandas\.Series\("),
+        (lambda x: xr.DataTree(xr.Dataset({"a": ("row", x[:, 0])})), r"DataTree\. .*X\.to_dataset\(\)"),
+        (lambda _: LazyFrame(), r"X is a polars\.LazyFrame\. .*X\.collect\(\)"),
     ],
-    ids=["csr", "coo", "dask", "dict", "str", "stream", "extension"],
+    ids=["csr", "coo", "dask", "dict", "str", "stream", "extension", "index", "tree", "lazy"],
 )  # fmt: skip
 def test_other_kinds_are_one_clear_error(make, words, table, answers):
     model = fitted(table, answers)
