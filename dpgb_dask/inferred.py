@@ -145,9 +145,11 @@ def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple
     numeric = not classification
     if isinstance(X, pd.DataFrame) and _has_text(X):
         validate_data(estimator, X, skip_check_array=True)
-        given = X.loc[:, [not _is_text(dtype) for dtype in X.dtypes]]
-        if given.shape[1]:
-            check_array(given, ensure_all_finite="allow-nan", estimator=estimator)
+        for j in np.flatnonzero([not _is_text(dtype) for dtype in X.dtypes]).tolist():
+            column = X.iloc[:, j]
+            is_complex = getattr(column.dtype, "kind", "") == "c"
+            values = column.to_numpy() if is_complex else _numbers(column)
+            check_array(values, ensure_2d=False, ensure_all_finite="allow-nan", input_name="X")
         _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=numeric, estimator=estimator)
     else:
         X, y = validate_data(estimator, X, y, ensure_all_finite="allow-nan", y_numeric=numeric)
@@ -231,9 +233,7 @@ class _Facts:
     integer: bool
     categories: frozenset[Any] | None
     dated: bool = False  # the bounds are then days since 1970
-    numbers: bool = (
-        True  # whether all categories are numbers, such as decimal ones; the bounds are then theirs
-    )
+    numbers: bool = True  # whether all categories are, such as decimal ones; the bounds are theirs
     readable: bool = True  # whether all of them have a normal form
 
 
