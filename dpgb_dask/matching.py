@@ -96,7 +96,8 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     PlanError
         If ``columns`` is none of these choices, or its names do not match the schema.
     SchemaError
-        If a prefixed name may mean several features, or several columns may mean one feature.
+        If a prefixed name may mean several features, or several columns may mean one feature; if the names of X and of
+        the schema are all numbers, and differ.
     StructureError
         If an array has another number of columns than a list names, or than the schema has features.
     UnsupportedCollectionError
@@ -134,7 +135,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     if order is None:
         match_width(X.shape[1], schema)
     if chosen is None:
-        _warn_of_position(schema, _numbers_of(X, schema.n_features))
+        _judge_position(schema, _numbers_of(X, schema.n_features))
     if order is None or not isinstance(chosen, list):
         return X
     others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
@@ -268,13 +269,20 @@ def _order(columns: Sequence[str], schema: Schema) -> list[int]:
     return [columns.index(name) for name in schema.names]
 
 
-def _warn_of_position(schema: Schema, numbers: list[Any]) -> None:
+def _judge_position(schema: Schema, numbers: list[Any]) -> None:
+    """Warn of a match by position, unless it can be meant; refuse numbers that are other names than the schema's.
+
+    Raises
+    ------
+    SchemaError
+        If columns have other numbers for names than the schema, or in another order.
+    """
     misnumbered = numbers != list(range(len(numbers)))
     expected = not schema.private or schema.names == default_names(schema.n_features)
     if (expected and not misnumbered) or schema.names == tuple(map(str, numbers)):
         return
     if misnumbered and all(WHOLE.fullmatch(name) for name in schema.names):
-        match_names(numbers, schema)  # both have numbers for names: these must agree
+        match_names(numbers, schema)
     pairs = [f"column {j} → {name!r}" for j, name in enumerate(schema.names[:SHOWN])]
     more = ", …" if schema.n_features > SHOWN else ""
     what = (

@@ -172,9 +172,8 @@ def test_numbers_that_a_schema_declares_are_what_columns_are_matched_by(kind):
     ):
         with pytest.raises(SchemaError, match=match):
             in_order(NUMBERED[kind](FRAME.to_numpy(), numbers), schema)
-    with pytest.warns(
-        UnnamedColumnsWarning, match="X has no column names"
-    ):  # as if made of an array
+    # 0, 1 and 2: as if made of an array
+    with pytest.warns(UnnamedColumnsWarning, match="X has no column names"):
         in_order(NUMBERED[kind](FRAME.to_numpy(), [0, 1, 2]), schema)
 
 

@@ -279,4 +279,4 @@ CHOSEN_DECAYS = (0.4, 0.8)
 CHOSEN_PATIENCE, CHOSEN_LEAST_GAIN = 4, 0.01
 CHOSEN_OPTIMISM = 4.0  # splits are chosen on the rows whose leaf sums are released: with 1, noise-free trees overfit
 # of each batch of the forest, so many begin as a chosen tree: one in 40 for each chosen tree beyond 8, at most half
-CHOSEN_AGAIN, BEYOND = 40, 8
+CHOSEN_AGAIN, AGAIN_BEYOND = 40, 8

@@ -410,13 +410,14 @@ def test_rows_and_scores_are_joined_where_dask_cannot_join_their_partitions(odd)
         noise=SeededNoise(0),
         recipe="fdp-tr-newton",
         n_estimators=2,
+        random_state=0,
     )
     with dask.config.set(scheduler="sync"):
         clf.fit(table[names], table["y"])
         told = clf.explain_local(table[names]).compute()
         alone = [clf.explain_local(part[names]).scores for part in parts]
         scores = [clf.score(part[names], part["y"]) for part in parts]
-        assert clf.score(table[names], table["y"]) == pytest.approx(np.mean(scores), rel=1e-15)
+        assert clf.score(table[names], table["y"]) == np.mean(scores)
     np.testing.assert_array_equal(told.scores, np.concatenate(alone))
     assert told.rows["c"].astype(str).tolist() == [*first["c"].astype(str), *last["c"].astype(str)]
 

@@ -343,5 +343,5 @@ def scaled(trees: TreeEnsemble, start: int, factor: float) -> TreeEnsemble:
 
 def trees_again(chosen: int, batch: int) -> int:
     """Return how many trees of a batch begin as a chosen one: the more, the more of these were worth their price."""
-    more = max(chosen - constants.BEYOND, 0)
+    more = max(chosen - constants.AGAIN_BEYOND, 0)
     return min(-(-more * batch // constants.CHOSEN_AGAIN), batch // 2)

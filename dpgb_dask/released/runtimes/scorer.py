@@ -99,13 +99,17 @@ def number_of(value: Any) -> float:
             value = bool(value)
         if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
             value = value.real if value.imag == 0 else math.nan
-        span = type(value).__name__ == "timedelta64"  # of NumPy, which takes it for a whole number
-        real = isinstance(value, numbers.Real | decimal.Decimal) and not span
+        real = isinstance(value, numbers.Real | decimal.Decimal) and not is_span(value)
         return float(value) if real else math.nan
     except OverflowError:
         return math.inf if value > 0 else -math.inf
     except Exception:  # a foreign number may fail
         return math.nan
+
+
+def is_span(value: Any) -> bool:
+    """Whether a value is a span of time of NumPy, which takes it for a whole number."""
+    return type(value).__name__ == "timedelta64"
 
 
 def is_missing(value: Any) -> bool:
@@ -130,7 +134,7 @@ def form_of(value: Any) -> Any:
         return number
     if text is not None:
         return text_form(text)
-    if type(value).__name__ == "timedelta64":
+    if is_span(value):
         return NO_FORM
     if isinstance(value, numbers.Complex | decimal.Decimal):
         return None
