@@ -6,7 +6,7 @@ Nothing here is private. A fit under a declared schema never calls this module.
 
 import datetime
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import xarray as xr
+import zarr
 from dask.base import is_dask_collection
 from dask.delayed import delayed
 from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
@@ -25,10 +27,15 @@ from dpgb_dask.clients import compute
 from dpgb_dask.contracts.features import MAX_CATEGORIES, Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.encoding.columns import numbers, one_column
-from dpgb_dask.encoding.kinds import from_arrow
+from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import is_numbered
 from dpgb_dask.encoding.times import DAY, EPOCH, seconds
-from dpgb_dask.errors import PlanError, PrivacyLeakWarning, StructureError, level_outside
+from dpgb_dask.errors import (
+    PrivacyLeakWarning,
+    StructureError,
+    UnsupportedCollectionError,
+    level_outside,
+)
 from dpgb_dask.matching import default_names
 from dpgb_dask.parameters import no_target
 from dpgb_dask.scalars import python_scalar
@@ -42,16 +49,16 @@ class Inferred(NamedTuple):
     Parameters
     ----------
     X, y, weight : collections
-        If all weights are whole numbers, rows were repeated instead.
+        If all weights of rows in memory are whole numbers, rows were repeated instead.
     schema : Schema
         With ``private=False``.
     max_weight : int or None
-        The largest fractional weight, rounded up; None if there is none.
+        The largest weight, rounded up; None if there is none.
     """
 
     X: Any
     y: Any
-    weight: NDArray[np.float64] | None
+    weight: Any
     schema: Schema
     max_weight: int | None
 
@@ -84,20 +91,24 @@ def read(
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
     if y is None:
         raise no_target(type(estimator).__name__)
-    X, y, sample_weight = (_as_checked(given) for given in (X, y, sample_weight))
+    X, y = _as_checked(X, "X"), _as_checked(y, "y")
+    weight, most = None, None
+    if sample_weight is not None:
+        sample_weight = _as_checked(sample_weight, "sample_weight")
     if is_dask_collection(X) or is_dask_collection(y):
         _check_table(X)
         validate_data(estimator, X, skip_check_array=True)
+        y = _one_column(y)
         schema = infer(X, y, classification=classification)
         if sample_weight is not None:
-            raise PlanError(
-                "schema='infer' takes no sample_weight with Dask collections. Declare a schema."
-            )
-        return Inferred(X, y, None, schema, None)
+            most = _largest_weight(sample_weight)
+        return Inferred(X, y, sample_weight, schema, most)
     X, y = _validated(estimator, X, y, classification=classification)
-    weight, most = None, None
     if sample_weight is not None:
-        weight = _valid_weight(sample_weight, len(X))
+        weight = np.asarray(compute(sample_weight)[0], np.float64)
+        if weight.ndim != 1 or len(weight) != len(X):
+            raise StructureError("sample_weight must have one number per row.")
+        _largest_weight(weight)
         rows, weight = _repetition(weight)
         X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
         y = y[rows]
@@ -111,7 +122,7 @@ def read(
 
 def checked_rows(estimator: Any, X: Any) -> Any:
     """Check rows to predict with scikit-learn's own checks, and return them."""
-    X = _as_checked(X)
+    X = _as_checked(X, "X")
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
         _check_table(X)
         validate_data(estimator, X, reset=False, skip_check_array=True)
@@ -119,9 +130,25 @@ def checked_rows(estimator: Any, X: Any) -> Any:
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
 
 
-def _as_checked(given: Any) -> Any:
-    """Return what scikit-learn's checks take: no Arrow table, and no mask, which they would drop."""
+def _as_checked(given: Any, name: str) -> Any:
+    """Return what scikit-learn's checks take: no Arrow table, and no mask, which they would drop.
+
+    An array of xarray's or Zarr's becomes one of Dask's or NumPy's, whose columns have no names.
+    """
     given = from_arrow(given)
+    if isinstance(given, xr.Dataset | zarr.Group):
+        raise UnsupportedCollectionError(
+            f"{name} is named arrays of xarray or Zarr, and schema='infer' reads a table. Declare a schema; or make a"
+            " table of a data set: to_dataframe(), to_dask_dataframe()."
+        )
+    if hasattr(type(given), "toarray"):  # sparse, which they refuse
+        return given
+    readable = isinstance(given, Sequence) or hasattr(type(given), "__array__")
+    if not readable or isinstance(given, str | bytes | Mapping | xr.DataTree):
+        raise unknown_kind(given, name)
+    given = lazily(given)
+    given = given.data if isinstance(given, xr.DataArray) else given
+    refuse_other_chunks(given, name)
     if not isinstance(given, np.ma.MaskedArray):
         return given
     holder = {"b": float, "i": float, "u": float, "f": given.dtype, "c": given.dtype}
@@ -129,19 +156,35 @@ def _as_checked(given: Any) -> Any:
 
 
 def _check_table(X: Any) -> None:
-    if getattr(X, "ndim", 2) != 2:
+    if X.ndim != 2:
         raise StructureError(
             f"X has ndim={X.ndim}, and must be a table with 2 axes: rows and features. Reshape your data."
         )
+    dtypes = X.dtypes if hasattr(X, "dtypes") else [X.dtype]
+    if any(getattr(dtype, "kind", "") == "c" for dtype in dtypes):
+        raise StructureError(
+            "Complex data not supported: X holds complex numbers. Make columns of their parts."
+        )
+
+
+def _one_column(y: Any) -> Any:
+    """Return a target as one column, as scikit-learn does."""
+    if getattr(y, "ndim", 1) == 1:
+        return y
+    if y.ndim > 2 or y.shape[1] != 1:
+        raise StructureError("y must be one column. Give that column alone.")
+    warnings.warn(
+        "A column-vector y was passed when a 1d array was expected. Give that column alone.",
+        DataConversionWarning,
+        stacklevel=level_outside(),
+    )
+    return y[y.columns[0]] if hasattr(y, "columns") else y[:, 0]
 
 
 def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple[Any, NDArray[Any]]:
     """Run scikit-learn's checks on in-memory input."""
     if np.any(pd.isna(y)):
-        raise StructureError(
-            "Input y contains NaN: rows without a target. Leave them out, or declare a schema, with which they count"
-            " nothing."
-        )
+        raise _no_target_in_rows()
     numeric = not classification
     if isinstance(X, pd.DataFrame) and _has_text(X):
         validate_data(estimator, X, skip_check_array=True)
@@ -153,18 +196,18 @@ def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple
         _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=numeric, estimator=estimator)
     else:
         X, y = validate_data(estimator, X, y, ensure_all_finite="allow-nan", y_numeric=numeric)
-    if classification:
-        _check_labels(y)
     return X, y
 
 
-def _check_labels(y: NDArray[Any]) -> None:
-    try:
-        check_classification_targets(y)
-    except TypeError:  # it sorts them
-        raise StructureError(
-            "y holds labels of several types, such as text and numbers. Make them all text, or declare a schema."
-        ) from None
+def _no_target_in_rows() -> StructureError:
+    return StructureError(
+        "Input y contains NaN: rows without a target. Leave them out, or declare a schema, with which they count"
+        " nothing."
+    )
+
+
+def _infinite_target() -> StructureError:
+    return StructureError("Input y contains infinity. Leave such rows out, or declare a schema.")
 
 
 def _has_text(frame: pd.DataFrame) -> bool:
@@ -176,19 +219,25 @@ def _is_text(dtype: Any) -> bool:
     return not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
 
 
-def _valid_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64]:
-    weight = np.asarray(sample_weight, np.float64)
-    if weight.ndim != 1 or len(weight) != n_rows:
-        raise StructureError("sample_weight must have one number per row.")
-    if not np.all(np.isfinite(weight)) or np.any(weight < 0):
+def _largest_weight(sample_weight: Any) -> int:
+    """Check sample weights, and return the largest, rounded up."""
+    ranges = [part for part in _on_parts(sample_weight, _range) if part is not None]
+    low, high = np.min(ranges), np.max(ranges)  # NaN if one is
+    if not low >= 0 or not np.isfinite(high):
         raise StructureError("sample_weight must be finite and not negative.")
-    if np.any(weight > MAX_WEIGHT):
+    if high > MAX_WEIGHT:
         raise StructureError(
             f"sample_weight must be at most {MAX_WEIGHT}. Divide all weights by a constant."
         )
-    if not np.any(weight):
+    if not high:
         raise StructureError("Sample weights must contain at least one non-zero number.")
-    return weight
+    return int(np.ceil(high))
+
+
+def _range(column: Any) -> tuple[float, float] | None:
+    """Return the least and the largest value of a block, NaN if one is; None if there is no row."""
+    values = np.asarray(column, np.float64)
+    return (float(values.min()), float(values.max())) if values.size else None
 
 
 def _repetition(weight: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
@@ -213,9 +262,6 @@ def _partitions(data: Any) -> list[Any]:
 
 def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
     """Run a function over the blocks of a collection and return the list of its results."""
-    data = lazily(data)
-    if isinstance(data, xr.DataArray):
-        data = data.data
     if isinstance(data, da.Array):
         data = data.rechunk({1: -1}) if data.ndim == 2 and data.numblocks[1] > 1 else data
         return list(compute(*(delayed(function)(p) for p in data.to_delayed().ravel())))
@@ -226,7 +272,7 @@ def _on_parts(data: Any, function: Callable[[Any], Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts about one column of one block; the bounds are None if it has no finite value, or no date."""
+    """Facts about one column of one block; the bounds are None if it has no value, or no date."""
 
     low: float | None
     high: float | None
@@ -234,6 +280,7 @@ class _Facts:
     categories: frozenset[Any] | None
     dated: bool = False  # the bounds are then days since 1970
     numbers: bool = True  # whether all categories are, such as decimal ones; the bounds are theirs
+    infinite: bool = False  # whether a number is
     readable: bool = True  # whether all of them have a normal form
 
 
@@ -250,12 +297,12 @@ def _column_facts(column: Any) -> _Facts:
 
 
 def _number_facts(values: NDArray[np.float64]) -> _Facts:
-    values = values[np.isfinite(values)]
+    values = values[~np.isnan(values)]
     if not len(values):
         return _Facts(None, None, True, None)
-    return _Facts(
-        float(values.min()), float(values.max()), bool(np.all(values == np.floor(values))), None
-    )
+    low, high = float(values.min()), float(values.max())
+    integer = bool(np.all(values == np.floor(values)))
+    return _Facts(low, high, integer, None, infinite=bool(np.isinf([low, high]).any()))
 
 
 def _label_facts(series: pd.Series) -> _Facts:
@@ -317,6 +364,11 @@ def _merged(name: str, parts: list[_Facts]) -> Numeric | Categorical | Datetime:
                 " `Datetime` if they are dates, or with its bounds if they are numbers written as text."
             )
         return Categorical(tuple(categories))
+    if any(part.infinite for part in parts):
+        raise StructureError(
+            f"Input X contains infinity, in column {name!r}. Make such values missing, or declare a schema, whose"
+            " bounds clip them."
+        )
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
     if any(part.dated for part in parts):
@@ -367,14 +419,18 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     while target in features:
         target += "_"
     if classification:
-        classes = _distinct(np.unique(np.concatenate(_on_parts(y, _labels))).tolist())
+        classes = _distinct(_checked_labels(_on_parts(y, _labels)))
         if len(classes) < 2:
             raise StructureError("y holds one class only. A classifier needs at least two classes.")
         return Schema(features, classes, target=target, private=False)
     values = np.concatenate(_on_parts(y, _numbers))
-    values = values[np.isfinite(values)]
-    if not len(values):
+    missing = np.isnan(values)
+    if missing.all():
         raise StructureError("y holds no number. A regressor needs numbers to predict.")
+    if missing.any():
+        raise _no_target_in_rows()
+    if np.isinf(values).any():
+        raise _infinite_target()
     low, high = float(values.min()), float(values.max())
     if low == high:  # a constant target also needs a range to be scaled by
         low, high = low - 1.0, high + 1.0
@@ -382,4 +438,24 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
 
 
 def _labels(column: Any) -> NDArray[Any]:
-    return np.unique(np.asarray(pd.Series(np.asarray(column)).dropna()))
+    """Return the labels of a block, each once."""
+    labels = pd.Series(np.asarray(column))
+    if labels.isna().any():
+        raise _no_target_in_rows()
+    return np.asarray(labels.drop_duplicates())
+
+
+def _checked_labels(parts: list[NDArray[Any]]) -> list[Any]:
+    """Return the labels of all blocks in order, if they are labels by scikit-learn's rules."""
+    labels = np.concatenate(parts)
+    if labels.dtype == object and len({isinstance(label, str) for label in labels}) == 1:
+        labels = np.array(labels.tolist())
+    if labels.dtype.kind == "f" and np.isinf(labels).any():
+        raise _infinite_target()
+    try:
+        check_classification_targets(labels)
+        return np.unique(labels).tolist()
+    except TypeError:  # both sort them
+        raise StructureError(
+            "y holds labels of several types, such as text and numbers. Make them all text, or declare a schema."
+        ) from None

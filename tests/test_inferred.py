@@ -6,16 +6,22 @@ import uuid
 
 import dask
 import dask.array as da
+import dask.bag
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+import zarr
+from dask import delayed
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.encoding.columns import category_cells
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import StructureError, UnsupportedCollectionError
 from dpgb_dask.inferred import infer
 from dpgb_dask.testing import SeededNoise
 
@@ -171,6 +177,93 @@ def test_bad_targets_raise_alike_beside_text_and_beside_numbers(kind, name):
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("kind", [DPGBClassifier, DPGBRegressor])
+@pytest.mark.parametrize(
+    "name", ["text, one missing", "numbers", "whole numbers of pandas", "infinite"]
+)
+def test_bad_targets_of_dask_raise_as_those_in_memory(kind, name):
+    X = dd.from_pandas(pd.DataFrame({"a": np.arange(2 * HALF)}), npartitions=3)
+    y = dd.from_pandas(BAD_TARGETS[name], npartitions=3)
+    with pytest.raises(ValueError, match=r"Input y contains|Unknown label type|no number"):
+        kind(schema="infer", **SEEDED).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [DPGBClassifier, DPGBRegressor])
+def test_a_target_of_one_column_is_taken_with_a_warning(kind):
+    X = da.from_array(np.arange(2.0 * HALF)[:, None], chunks=20)
+    y = np.arange(2 * HALF) % 2
+    frame = pd.DataFrame({"y": y, "z": y})
+    given = da.from_array(y[:, None], chunks=20), dd.from_pandas(frame[["y"]], npartitions=3)
+    for column in given:
+        with pytest.warns(DataConversionWarning, match="column-vector"):
+            fitted = kind(schema="infer", **SEEDED).fit(X, column)
+        assert fitted.predict(X).compute().shape == y.shape
+    for two in (da.from_array(frame.to_numpy(), chunks=20), dd.from_pandas(frame, npartitions=3)):
+        with pytest.raises(StructureError, match="one column"):
+            kind(schema="infer", **SEEDED).fit(X, two)
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
+)
+def test_weights_of_dask_are_checked(features, labels, weight, match):
+    X, y = da.from_array(features[["x"]].to_numpy(), chunks=500), da.from_array(labels, chunks=500)
+    weights = np.full(len(labels), max(weight, 0.0))
+    weights[700] = weight
+    for given in (weights, da.from_array(weights, chunks=500)):
+        with pytest.raises(StructureError, match=match):
+            DPGBClassifier(schema="infer", **SEEDED).fit(X, y, sample_weight=given)
+
+
+def test_weights_of_dask_count_as_those_in_memory(features, labels):
+    table, weights = features[["x", "age"]].to_numpy(), np.where(labels == 1, 1.5, 0.25)
+    lazy = [da.from_array(part, chunks=len(part)) for part in (table, labels, weights)]
+    models = [
+        DPGBClassifier(schema="infer", **SEEDED).fit(*rows[:2], sample_weight=rows[2])
+        for rows in ((table, labels, weights), lazy)
+    ]
+    first, second = (np.asarray(model.predict_proba(table)) for model in models)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_arrays_of_xarray_and_zarr_are_read_as_arrays(features, labels):
+    table = features[["x", "age"]].to_numpy()
+    named = xr.DataArray(table, dims=("row", "column"), coords={"column": ["x", "age"]})
+    stored = zarr.array(table)
+    stored.attrs["scale_factor"] = (
+        2.0  # as its convention says, values are twice those that are stored
+    )
+    plain = DPGBClassifier(schema="infer", **SEEDED).fit(table, labels)
+    for rows in (named, named.chunk(row=500)):
+        fitted = DPGBClassifier(schema="infer", **SEEDED).fit(rows, labels)
+        assert fitted.schema_ == plain.schema_
+        np.testing.assert_array_equal(np.asarray(fitted.predict(rows)), plain.predict(table))
+    scaled = DPGBClassifier(schema="infer", **SEEDED).fit(stored, labels)
+    assert scaled.schema_.features["x1"].high == 2 * plain.schema_.features["x1"].high
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda x: xr.Dataset({"a": ("row", x)}), "X is named arrays .* to_dask_dataframe"),
+        (lambda x: xr.DataTree(xr.Dataset({"a": ("row", x)})), "to_dataset"),
+        (lambda x: {"a": x}, "pandas.DataFrame"),
+        (delayed, "from_delayed"),
+        (dask.bag.from_sequence, "to_dataframe"),
+        (lambda _: "people.parquet", "read_parquet"),
+        (lambda x: da.from_array(x[:, None]).map_blocks(csr_matrix), "toarray"),
+    ],
+)
+def test_unknown_kinds_are_refused_as_under_a_declared_schema(make, match):
+    X, y = make(np.arange(2.0 * HALF)), np.arange(2 * HALF) % 2
+    with pytest.raises(UnsupportedCollectionError, match=match):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(np.arange(2.0 * HALF)[:, None], y)
+    with pytest.raises(UnsupportedCollectionError, match=match):
+        fitted.predict(X)
+
+
 def test_a_regressor_refuses_a_target_without_numbers():
     X = pd.DataFrame({"a": np.arange(2 * HALF)})
     y = pd.DataFrame({"y": ["u", "v"] * HALF})
@@ -216,6 +309,7 @@ def test_a_column_of_what_has_no_form_is_named(value):
 @pytest.mark.parametrize(("value", "match"), [(np.inf, "infinity"), (1j, "[Cc]omplex")])
 def test_odd_numbers_raise_alike_beside_text_and_beside_numbers(value, match):
     X = pd.DataFrame({"a": np.where(np.arange(300) == 7, value, 1), "t": ["u", "v"] * 150})
-    for rows in (X, X[["a"]]):
+    lazy = dd.from_pandas(X, npartitions=3)
+    for rows in (X, X[["a"]], lazy, lazy[["a"]], lazy[["a"]].to_dask_array(lengths=True)):
         with pytest.raises(ValueError, match=match):
             DPGBClassifier(schema="infer", **SEEDED).fit(rows, np.arange(300) % 2)
