@@ -1305,7 +1305,7 @@ class _Forks(threading.local):
 
     def before(self) -> None:
         """Take the lock of every ledger, and close its connections."""
-        ledgers = sorted(_ledgers, key=id)  # in one order: threads may fork at the same time
+        ledgers = sorted(_living(), key=id)  # in one order: threads may fork at the same time
         self.held = [ledger for ledger in ledgers if ledger._hold()]  # noqa: SLF001
 
     def in_parent(self) -> None:
@@ -1321,6 +1321,14 @@ class _Forks(threading.local):
         forget_shared()
         for ledger in list(_ledgers):
             ledger._begin_anew()  # noqa: SLF001
+
+
+def _living() -> list[Ledger]:
+    while True:
+        try:
+            return list(_ledgers)
+        except RuntimeError:  # another thread has just added one
+            continue
 
 
 _forks = _Forks()

@@ -43,17 +43,21 @@ def run(plan: Plan, state: State, ask: Ask) -> Ran:
 
     Notes
     -----
-    Linear algebra runs on one thread meanwhile; several threads would add in another order and give other bits.
+    Linear algebra of the stages runs on one thread; several threads would add in another order and give other bits.
     """
     spending = Spending(pure=plan.pure)
-    with blas.one_thread():
-        for stage in plan.stages:
-            if plan.stops_before(stage, state):
-                return Ran(state, stopped=True)
-            state = replace(state, memory=None)  # freed before the next one is made
+    for stage in plan.stages:
+        if plan.stops_before(stage, state):
+            return Ran(state, stopped=True)
+        state = replace(state, memory=None)  # freed before the next one is made
+        with blas.one_thread():
             state = stage.begin(state)
-            while (query := stage.next_query(state)) is not None:
-                spending = spending.after(query)
-                state = replaced(state, left=state.total - spending.spent)
-                state = stage.update(state, query, ask(stage, state, query))
+            query = stage.next_query(state)
+        while query is not None:
+            spending = spending.after(query)
+            state = replaced(state, left=state.total - spending.spent)
+            answer = ask(stage, state, query)
+            with blas.one_thread():
+                state = stage.update(state, query, answer)
+                query = stage.next_query(state)
     return Ran(state, stopped=False)
