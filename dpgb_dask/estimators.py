@@ -1038,10 +1038,11 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
     def _told(self, row: Any) -> tuple[int, str]:
         (chances,) = np.asarray(compute(self.predict_proba(row))[0])
         order, several = self._order(), self.model_.n_scores > 1
-        # of two classes, the score is that of the one declared second
-        place = int(np.argmax(chances)) if several else order.index(1)
+        # of two classes, the score is that of the one declared second; of equal ones, the first declared is predicted
+        best = int(np.argmax(chances[np.argsort(order)])) if several else 1
+        place = order.index(best)
         said = f"{self.schema_.target.name} = {self.classes_[place]}: probability {100 * chances[place]:.3g} %"
-        return (order[place], f"{said}, the highest") if several else (0, said)
+        return (best, f"{said}, the highest") if several else (0, said)
 
     @spoken
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

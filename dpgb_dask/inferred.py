@@ -283,6 +283,13 @@ class _Facts:
     infinite: bool = False  # whether a number is
     readable: bool = True  # whether all of them have a normal form
 
+    @property
+    def kind(self) -> str | None:
+        """What the block holds; None if it tells nothing, as objects may be numbers or text."""
+        if self.categories is not None:
+            return None if self.numbers else "text"
+        return None if self.low is None else "date" if self.dated else "number"
+
 
 def _column_facts(column: Any) -> _Facts:
     series = pd.Series(column)
@@ -352,6 +359,11 @@ def _merged(name: str, parts: list[_Facts]) -> Numeric | Categorical | Datetime:
         raise StructureError(
             f"column {name!r} holds values, such as lists, that are neither numbers, texts nor dates. Make columns of"
             " their parts, or leave it out."
+        )
+    if len({part.kind for part in parts} - {None}) > 1:
+        raise StructureError(
+            f"column {name!r} holds text, numbers or dates, by partition. Make them all of one type, such as text, or"
+            " declare a schema."
         )
     if any(part.categories and not part.numbers for part in parts):
         labels = frozenset().union(*(part.categories or () for part in parts))
@@ -448,14 +460,13 @@ def _labels(column: Any) -> NDArray[Any]:
 def _checked_labels(parts: list[NDArray[Any]]) -> list[Any]:
     """Return the labels of all blocks in order, if they are labels by scikit-learn's rules."""
     labels = np.concatenate(parts)
-    if labels.dtype == object and len({isinstance(label, str) for label in labels}) == 1:
+    if labels.dtype == object:
+        if len({isinstance(label, str) for label in labels}) > 1:
+            raise StructureError(
+                "y holds labels of several types, such as text and numbers. Make them all text, or declare a schema."
+            )
         labels = np.array(labels.tolist())
     if labels.dtype.kind == "f" and np.isinf(labels).any():
         raise _infinite_target()
-    try:
-        check_classification_targets(labels)
-        return np.unique(labels).tolist()
-    except TypeError:  # both sort them
-        raise StructureError(
-            "y holds labels of several types, such as text and numbers. Make them all text, or declare a schema."
-        ) from None
+    check_classification_targets(labels)
+    return np.unique(labels).tolist()

@@ -162,6 +162,7 @@ BAD_TARGETS = {
     "all missing": pd.Series([np.nan] * 2 * HALF),
     "infinite": pd.Series([0.0] * HALF + [np.inf] + [1.0] * (HALF - 1)),
     "text and numbers": pd.Series(["x"] * HALF + [1] * HALF, dtype=object),
+    "numbers and text": pd.Series([1] * HALF + ["x"] * HALF, dtype=object),
 }
 
 
@@ -262,6 +263,26 @@ def test_unknown_kinds_are_refused_as_under_a_declared_schema(make, match):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(np.arange(2.0 * HALF)[:, None], y)
     with pytest.raises(UnsupportedCollectionError, match=match):
         fitted.predict(X)
+
+
+def in_two_parts(first, second):
+    return dd.from_map(lambda part: part, [first, second], meta=first.iloc[:0].astype(object))
+
+
+def test_types_that_differ_by_partition_are_refused_by_name():
+    """Numbers beside text would all be unknown, and days beside numbers their bounds."""
+    y = dd.from_pandas(pd.Series(np.arange(2 * HALF) % 2), npartitions=2)
+    numbers, text = (
+        pd.DataFrame({"x": column * (HALF // 2)}) for column in ([1.0, 2.0], ["a", "b"])
+    )
+    days = numbers.astype("datetime64[s]")
+    for other in (text, days):
+        X = in_two_parts(numbers, other)
+        with pytest.raises(StructureError, match="'x' holds text, numbers or dates, by partition"):
+            DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
+    X = dd.from_pandas(pd.DataFrame({"a": np.arange(2 * HALF)}), npartitions=2)
+    with pytest.raises(StructureError, match="labels of several types"):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, in_two_parts(numbers["x"], text["x"]))
 
 
 def test_a_regressor_refuses_a_target_without_numbers():

@@ -776,7 +776,7 @@ class LabelGradient(_Computed):
     @property
     def hess_scale(self) -> float:
         """Factor of the second component, which is released as ``hess_scale`` times 1."""
-        return self.hess_steps / GRAD_ONE
+        return self.hess_steps / GRAD_ONE or 1.0
 
     @property
     def _on_every_row(self) -> bool:

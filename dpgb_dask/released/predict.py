@@ -230,8 +230,8 @@ def _lazy(variable: xr.DataArray) -> da.Array:
     values = total_values(variable)
     if variable.chunks is not None:
         return values
-    # in one chunk: of objects, Dask chooses none; and it does not take types of pandas
-    return da.from_array(np.asarray(values), chunks=-1)
+    # in one chunk: of objects, Dask chooses none; and it does not take types of pandas. It would name it by a digest
+    return da.from_array(np.asarray(values), chunks=-1, name=False)
 
 
 def _check_dim(rows: Any, columns: tuple[Any, ...] | None) -> None:

@@ -64,6 +64,7 @@ def test_second_component_scales():
             assert none.hess_scale == 1.0
             assert not none.counts
             assert none.l1 <= none.largest_grad * 2
+    assert gradients.LabelGradient("binary", 1, 0).hess_scale == 1.0  # sums are divided by it
 
 
 def test_hessian_of_a_corner_is_that_of_a_huber_loss():

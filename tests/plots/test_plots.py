@@ -340,6 +340,25 @@ def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, fe
         fitted.plot_local(features.iloc[:2])
 
 
+def test_of_equal_scores_the_picture_shows_the_class_that_is_predicted(features):
+    """The one declared first, whatever the order of ``classes_``."""
+    schema = Schema({"x": (-3, 3)}, classes=["c", "b", "a"])
+    labels = np.array(["a", "b", "c", "a"] * (len(features) // 4))
+    rows = features[["x"]].iloc[: len(labels)]
+    options = {"epsilon": 5.0, "recipe": "additive", "noise": SeededNoise(0), "random_state": 0}
+    fitted = DPGBClassifier(schema=schema, **options).fit(rows, labels)
+    model = fitted.model_
+    fitted.model_ = fitted.model_of_fit_ = replace(
+        model,
+        intercept=np.zeros_like(model.intercept),
+        tables=tuple(np.zeros_like(table) for table in model.tables),
+        pairs=(),
+    )
+    row = rows.iloc[[0]]
+    assert fitted.predict(row)[0] == "c"
+    assert fitted.plot_local(row).axes[0].get_title().startswith("target = c: probability 33.3 %")
+
+
 def test_plot_draws_the_models_own_explanation(classifier):
     figure = classifier.plot(n_terms=2)
     told = classifier.explain_global()

@@ -562,8 +562,8 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
                 f"{name} is in memory and another input is not: give both as Dask collections."
             )
         masked = isinstance(data, np.ma.MaskedArray)
-        # Dask cannot choose chunks for objects by itself
-        data = da.from_array(data if masked else np.asarray(data), chunks=-1)
+        # Dask cannot choose chunks for objects by itself, and would name the array by a digest of its values
+        data = da.from_array(data if masked else np.asarray(data), chunks=-1, name=False)
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1}, method="tasks")
     if rows is None or data.chunks[0] == rows:

@@ -235,6 +235,19 @@ def test_object_values_are_not_looked_at():
     assert not read_source(x, Y, None, SCHEMA).lazy
 
 
+def test_names_of_tasks_tell_nothing_of_the_rows():
+    """Dask names an array in memory by a digest of its values, by which two fits to the same rows would be known."""
+    lazy = da.from_array(MATRIX, chunks=50, name="rows")
+
+    def names():
+        parts = (part for chunk in read_source(lazy, Y, W, SCHEMA).chunks for part in chunk.parts())
+        keys = {str(key) for part in parts if part is not None for key in part.__dask_graph__()}
+        return {key for key in keys if "rows" not in key}
+
+    assert names()
+    assert not names() & names()
+
+
 def test_lazy_and_weighted_are_known():
     assert read_source(da.from_array(MATRIX), Y, None, SCHEMA).lazy
     assert not read_source(MATRIX, Y, None, SCHEMA).weighted
