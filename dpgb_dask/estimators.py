@@ -1182,7 +1182,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
 
     @spoken
     def predict(self, X: Any) -> Any:
-        """Return the expected target of each row, inside its public bounds.
+        """Return what the loss predicts of each row's target, such as its mean or median, inside its public bounds.
 
         Parameters
         ----------

@@ -12,6 +12,7 @@ from dpgb_dask.components.answers import natural
 from dpgb_dask.components.bin_merging import Cells
 from dpgb_dask.components.closer_look import Window
 from dpgb_dask.components.options import check_decay, check_rate, check_whole
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.features import Categorical, Numeric
 from dpgb_dask.contracts.grid import DENSE, FINE, GRIDS, Grid
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, no_trees
@@ -36,11 +37,6 @@ def empty_model(bins: Sequence[FeatureBins], shape: Shape) -> Model:
         trees=no_trees(n_scores=k),
         link=shape.loss.link(shape.kind),
     )
-
-
-def share_of(total: int, share: float) -> int:
-    """Return a share of a price, rounded down."""
-    return int(total * share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

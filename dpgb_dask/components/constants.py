@@ -1,4 +1,4 @@
-"""Every constant of `auto`, with its reason; the same for every data set, and never tuned on a test split.
+"""Every constant of `auto` that was tuned, with its reason: the same for every data set, never tuned on a test split.
 
 They were measured on development data, with ε from .1 to 8: docs/default-method.md §7.
 """

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpgb_dask.components.answers import natural
 from dpgb_dask.components.options import check_rate
-from dpgb_dask.components.trees.budgets import exact_share
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import (
     Answer,
@@ -63,7 +63,7 @@ class RowCount(Stage):
         return (Item(self._price(total), 1, "sums"),)
 
     def _price(self, total: int) -> int:
-        return exact_share(total, self.share)
+        return share_of(total, self.share)
 
     def begin(self, state: State) -> State:
         """Begin with no memory."""
@@ -121,7 +121,7 @@ class BaseScore(Stage):
 
     def _price(self, total: int) -> int:
         """Return the price of one of its two queries."""
-        return exact_share(total, self.share) // 2
+        return share_of(total, self.share) // 2
 
     def begin(self, state: State) -> State:
         """Set which queries are to be asked."""

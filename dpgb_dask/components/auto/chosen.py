@@ -19,6 +19,7 @@ from dpgb_dask.components.auto.posterior import (
     curvature_of,
     hess_of_rows,
     hess_of_trees,
+    large_step,
     prior_scales,
     residual_query,
     round_price,
@@ -30,6 +31,7 @@ from dpgb_dask.components.auto.posterior import (
 from dpgb_dask.components.auto.random_splits import weights_between
 from dpgb_dask.components.auto.strength import split_chance
 from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.components.trees.splits import LevelSplits, grow, root
 from dpgb_dask.contracts.model import Splits, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
@@ -137,9 +139,10 @@ class ChosenTrees(Stage):
         """Classes of the queries that it may ask."""
         return SharedChoiceQuery, TreeSumsQuery, ResidualQuery
 
-    def declare(self, shape: Shape) -> Demand:  # noqa: ARG002
+    def declare(self, shape: Shape) -> Demand:
         """Declare between nothing, where the signal is too weak, and its share of what the main effects leave."""
-        return Demand(0.0, 0.72, self._queries_of(self.trees))
+        most = (1 - constants.LEAST_MAIN) * constants.CHOSEN_SHARE[shape.kind]
+        return Demand(0.0, most, self._queries_of(self.trees))
 
     def most_queries(self, state: State) -> int:
         """Return the most queries that it asks: none if the signal is too weak."""
@@ -209,8 +212,8 @@ class ChosenTrees(Stage):
             "splits": memory.splits,
         }
         whole = round_price(state.fact(AutoFacts).split.chosen, memory.tree, memory.n_trees)
-        choice = int(whole * (constants.CHOSEN_CHOICE_SHARE / memory.depth))
-        centre = int(whole * (constants.CHOSEN_CENTRE_SHARE / max(memory.depth - 1, 1)))
+        choice = share_of(whole, constants.CHOSEN_CHOICE_SHARE / memory.depth)
+        centre = share_of(whole, constants.CHOSEN_CENTRE_SHARE / max(memory.depth - 1, 1))
         if at == memory.depth:
             left = whole - memory.depth * choice - (memory.depth - 1) * centre
             return TreeSumsQuery(label=f"{told}: leaves", price=left, **asked)
@@ -339,9 +342,7 @@ def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
     """Return the shrunk Newton steps of every node, in steps of the query: what its gradients have in common."""
     grad, hess, n = answer.grad, answer.hess, len(answer.grad)
     expected = _spread(state) / n
-    largest = constants.CHOSEN_SLOPE * (
-        state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
-    )
+    largest = constants.CHOSEN_SLOPE * large_step(state)
     noise = answer.grad_sd**2 + sampling_variance(state) * np.maximum(hess, 0.1 * expected)
     hess = np.maximum(hess, 0.3 * expected) + 0.5 * answer.hess_sd
     signal = constants.CHOSEN_NODE_SD**2 * hess**2
@@ -351,12 +352,11 @@ def _slopes(state: State, answer: Sums, hess_scale: float) -> NDArray[np.int64]:
 
 def _gain(state: State, answer: Sums) -> float:
     """Return how much a tree lowers the loss of a row by its released leaf sums, less what noise and chance seem to."""
-    clip = state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
     grad, hess = answer.grad, answer.hess
     hess = np.maximum(hess, 0.2 * _spread(state) / len(hess))
     chance = constants.CHOSEN_OPTIMISM * sampling_variance(state) * hess
     gain = (grad**2 - answer.grad_sd**2 - chance) / (2 * hess)
-    return float(gain.sum() / state.n_rows / clip**2)
+    return float(gain.sum() / state.n_rows / large_step(state) ** 2)
 
 
 def leaf_steps(

@@ -28,6 +28,7 @@ from dpgb_dask.components.auto.posterior import (
 from dpgb_dask.components.auto.random_splits import Places, draw_splits
 from dpgb_dask.components.auto.strength import split_chance
 from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
@@ -236,7 +237,7 @@ class Forest(Stage):
             return None
         if not memory.rescaled:
             return residual_query(state, "forest scale")
-        of_slope = int(memory.price * constants.SLOPE_SHARE)
+        of_slope = share_of(memory.price, constants.SLOPE_SHARE)
         asked: dict[str, Any] = {
             "weight_bits": state.shape.weight_bits,
             "n_scores": state.shape.n_scores,

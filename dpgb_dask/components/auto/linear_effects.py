@@ -21,11 +21,12 @@ from dpgb_dask.components.auto.posterior import (
     curvature_of,
     round_price,
     sampling_variance,
+    scale_of_effects,
     sd_of_run,
     split_of,
 )
-from dpgb_dask.components.bins import share_of
 from dpgb_dask.components.options import check_rate, check_whole
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import DirectionSumsQuery, ProductSumsQuery, Query
@@ -277,8 +278,7 @@ def curvature(state: State) -> NDArray[np.float64]:
 
 def largest_scale(state: State) -> float:
     """Return the largest prior scale of a coefficient, score units."""
-    share = 0.5 * state.fact(AutoFacts).narrow if state.shape.kind == "numeric" else 1.0
-    return constants.LINEAR_SCALE * share
+    return constants.LINEAR_SCALE * scale_of_effects(state)
 
 
 def _price(state: State) -> int:

@@ -15,6 +15,7 @@ from dpgb_dask.components.auto.posterior import (
     AutoFacts,
     PosteriorMemory,
     current_gradient,
+    large_step,
     learn,
     needs_of_blocks,
     observation,
@@ -127,9 +128,8 @@ class MainEffects(Stage):
         price = found.split.main
         gradient = current_gradient(state)
         noise = sd_of_run(gradient, len(state.model.bins), price, state.shape.max_weight)
-        effect = found.clip if state.shape.kind == "numeric" else 1.0
         n_leaves = schedules.leaves_per_partition(
-            state.n_rows, float(np.mean(totals.hess)), noise, effect
+            state.n_rows, float(np.mean(totals.hess)), noise, large_step(state)
         )
         cuts = [
             None if bins.categorical else possible_cuts(mass)

@@ -79,7 +79,9 @@ class Pairs(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and half of what the forest leaves."""
-        return Demand(0.0, 0.5, self.rounds + 1 + (shape.kind == "numeric"))
+        return Demand(
+            0.0, constants.PAIR_SHARES[-1][1], self.rounds + 1 + (shape.kind == "numeric")
+        )
 
     def _rounds(self, state: State) -> int:
         """Return the number of rounds: a third where the data are rich, as trees follow."""

@@ -224,10 +224,20 @@ def observation(state: State, answer: Sums, t: int, n_rounds: int, *, pair: bool
     )
 
 
-def prior_scales(state: State) -> NDArray[np.float64]:
-    """Return the prior scales in score units; for a numeric target half as large, and less if it is narrow."""
+def large_step(state: State) -> float:
+    """Return a large step of the score: the bound of residuals of a numeric target, 1 for classes."""
+    return state.fact(AutoFacts).clip if state.shape.kind == "numeric" else 1.0
+
+
+def scale_of_effects(state: State) -> float:
+    """Return what prior scales are multiplied by: for a numeric target a half, and less if it is narrow."""
     share = 0.5 if state.shape.kind == "numeric" else 1.0
-    return constants.PRIOR_SCALES * (share * state.fact(AutoFacts).narrow)
+    return share * state.fact(AutoFacts).narrow
+
+
+def prior_scales(state: State) -> NDArray[np.float64]:
+    """Return the prior scales in score units."""
+    return constants.PRIOR_SCALES * scale_of_effects(state)
 
 
 def effect_odds(shape: Shape) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpgb_dask.components import constants
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.kernels.directions import MOST_DIRECTIONS
 
@@ -122,10 +123,10 @@ def _between(signal: float, signals: tuple[float, ...], values: tuple[float, ...
 
 def split_rich(kind: str, signal: float, left: int, *, chosen: bool, pairs: bool) -> BudgetSplit:
     """Divide ``left`` among main effects, pairs and chosen trees if there are to be any, and forest."""
-    main = int(left * main_share(kind, signal))
-    both = int((left - main) * constants.RICH_PAIRS) if pairs else 0
-    screen = int(both * constants.SCREEN_SHARE)
-    trees = int((left - main - both) * constants.CHOSEN_SHARE[kind]) if chosen else 0
+    main = share_of(left, main_share(kind, signal))
+    both = share_of(left - main, constants.RICH_PAIRS) if pairs else 0
+    screen = share_of(both, constants.SCREEN_SHARE)
+    trees = share_of(left - main - both, constants.CHOSEN_SHARE[kind]) if chosen else 0
     return BudgetSplit(
         main=main,
         screen=screen,
@@ -149,10 +150,10 @@ def split_budget(of_pairs: float, left: int, *, forest: bool) -> BudgetSplit:
     forest : bool
         Whether trees follow.
     """
-    trees = int(left * constants.FOREST_SHARE) if forest else 0
+    trees = share_of(left, constants.FOREST_SHARE) if forest else 0
     share = next(share for below, share in constants.PAIR_SHARES if of_pairs < below)
-    both = int((left - trees) * share)
-    screen = int(both * constants.SCREEN_SHARE)
+    both = share_of(left - trees, share)
+    screen = share_of(both, constants.SCREEN_SHARE)
     return BudgetSplit(main=left - trees - both, screen=screen, pairs=both - screen, forest=trees)
 
 
@@ -171,7 +172,7 @@ def linear_price(n_numeric: int, n_features: int, n_rows: float, main: int) -> i
     """
     if not 2 <= n_numeric <= MOST_DIRECTIONS:
         return 0
-    price = int(main * constants.LINEAR_SHARE * n_numeric / n_features)
+    price = share_of(main, constants.LINEAR_SHARE * n_numeric / n_features)
     square = constants.LINEAR_NORM * n_numeric / 3
     mu = float(np.sqrt(constants.LINEAR_PRODUCTS * price / PRICE_ONE))
     sd = float(np.sqrt(0.5)) * square / max(mu * n_rows, 1e-300)

@@ -22,7 +22,7 @@ from dpgb_dask.components.auto.posterior import (
 )
 from dpgb_dask.components.auto.residuals import RESOLUTION, Residuals
 from dpgb_dask.components.auto.smoothing import Intercept
-from dpgb_dask.components.bins import share_of
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.constraints import UNCONSTRAINED
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import PRICE_ONE, Query, ResidualQuery, TargetSumQuery

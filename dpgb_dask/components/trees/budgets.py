@@ -11,7 +11,6 @@ from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.errors import PlanError
 
-_SHARE_ONE = 10**9  # a share is a whole number of billionths, so no float enters a price
 _FINE = 30  # bits of a share; shares are whole numbers, so that a price is never rounded up
 # σ <= 2**56 steps (gaussian.MAX_SIGMA) pays for ‖(g, h)‖ <= 2**32 steps, weights included, in 2**8 joint trees
 LEAST_PRICE = 1 << 24
@@ -23,11 +22,6 @@ class Kappa(NamedTuple):
     candidates: int
     splits: int
     leaves: int
-
-
-def exact_share(total: int, share: float) -> int:
-    """Return a share of a price, rounded down in whole numbers; a share of 1 is the whole price."""
-    return total * round(share * _SHARE_ONE) // _SHARE_ONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

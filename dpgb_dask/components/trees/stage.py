@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from dpgb_dask.components.answers import natural, step_of, sums
 from dpgb_dask.components.options import check_decay, check_positive, check_rate, check_whole
-from dpgb_dask.components.trees.budgets import BudgetView, Even, Kappa, Pricing, Shares, exact_share
+from dpgb_dask.components.prices import share_of
+from dpgb_dask.components.trees.budgets import BudgetView, Even, Kappa, Pricing, Shares
 from dpgb_dask.components.trees.candidates import IterativeHessian, Sketch, all_cuts
 from dpgb_dask.components.trees.leaves import (
     GradientStep,
@@ -431,7 +432,7 @@ class Trees(Stage):
         if unknown or not self.split.chooses:
             return None
         n_trees, kappa = self.trees_in_all(shape), self.kappa(shape)
-        own = exact_share(left, self.share)
+        own = share_of(left, self.share)
         view = BudgetView(
             total=own,
             tree=self.rows.dearest(own, n_trees),
@@ -504,7 +505,7 @@ class Trees(Stage):
         memory = Growing(
             tree=0,
             n_trees=self.trees_in_all(state.shape),
-            total=exact_share(state.left, self.share),
+            total=share_of(state.left, self.share),
             kappa=self.kappa(state.shape),
             gradient=self.leaf.gradient(state.shape),
             missing=tuple(isinstance(f, Numeric) and f.missing for f in specs),

@@ -6,7 +6,6 @@ and a set of categories becomes one threshold for each run of categories on the 
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -143,17 +142,11 @@ class TreeLists:
 
     def in_order(self) -> "TreeLists":
         """Return the same tree with siblings beside each other, level by level: XGBoost looks for them there."""
-        order, queue = [], deque([(0, 0)])
-        at = {0: 0}
-        n = 1
-        while queue:
-            node, _ = queue.popleft()
-            order.append(node)
+        order = [0]
+        for node in order:  # which grows meanwhile
             if self.left[node] >= 0:
-                for child in (self.left[node], self.right[node]):
-                    at[child] = n
-                    queue.append((child, n))
-                    n += 1
+                order += [self.left[node], self.right[node]]
+        at = {node: place for place, node in enumerate(order)}
         moved = TreeLists()
         for node in order:
             moved.column.append(self.column[node])

@@ -20,6 +20,7 @@ from dpgb_dask.components.auto.linear_effects import (
 )
 from dpgb_dask.components.auto.noise import LinearTables
 from dpgb_dask.components.auto.posterior import AutoFacts
+from dpgb_dask.components.prices import share_of
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins
 from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.contracts.queries import PRICE_ONE, DirectionSumsQuery, ProductSumsQuery
@@ -162,7 +163,7 @@ def test_it_finds_slopes_that_cancel_each_other(kind):
 def test_all_of_its_price_is_asked():
     _, asked = run(linear_state(), np.eye(2) / 3, lambda matrix, _: 0 * matrix[:, :1])
     assert sum(query.price for query in asked) == price_of(PRICE)
-    assert asked[0].price == int(price_of(PRICE) * constants.LINEAR_PRODUCTS)
+    assert asked[0].price == share_of(price_of(PRICE), constants.LINEAR_PRODUCTS)
     assert len({query.price for query in asked[1:]}) <= 2
 
 
@@ -207,11 +208,11 @@ def test_the_noise_in_the_tables_is_what_it_says():
 )
 def test_it_runs_where_there_is_something_to_find(n_numeric, n_rows, runs):
     price = schedules.linear_price(n_numeric, 2 * n_numeric, n_rows, PRICE_ONE // 20)
-    assert price == (int(PRICE_ONE // 20 * constants.LINEAR_SHARE / 2) if runs else 0)
+    assert price == (share_of(PRICE_ONE // 20, constants.LINEAR_SHARE / 2) if runs else 0)
 
 
 def price_of(main):
-    return int(main * constants.LINEAR_SHARE * 2 / 3)  # two of three features are numbers
+    return share_of(main, constants.LINEAR_SHARE * 2 / 3)  # two of three features are numbers
 
 
 def test_its_price_is_a_part_of_that_of_the_main_effects():
