@@ -23,8 +23,6 @@ from dpgb_dask.contracts.model import (
 from dpgb_dask.contracts.monotone import order_of_cells, ordered_model, ordered_table
 from dpgb_dask.released.explain.decomposition import decompose
 
-UNSPLIT = 255  # a threshold that sends every row left
-
 
 def monotone_model(model: Model, shares: BinShares, directions: NDArray[np.int8]) -> Model:
     """Return a model of one score that follows all directions; one that does already stays as it is.
@@ -44,8 +42,7 @@ def monotone_model(model: Model, shares: BinShares, directions: NDArray[np.int8]
     if _same(ordered_model(model, shares.weights, directions), model):
         return model
     splits, constrained = model.trees.splits, np.flatnonzero(directions).tolist()
-    is_split = (splits.threshold < UNSPLIT) | (splits.mask_of >= 0)
-    bound = np.asarray((is_split & np.isin(splits.feature, constrained)).any(axis=1))
+    bound = np.asarray((splits.splitting & np.isin(splits.feature, constrained)).any(axis=1))
     parts = decompose(replace(model, trees=_some(model.trees, bound)), shares)
     mains = list(parts.mains)
     pairs = [

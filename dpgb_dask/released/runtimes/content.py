@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
-from dpgb_dask.contracts.model import MAX_BINS, SCORE_ONE, BinShares, Model, Splits, TreeEnsemble
+from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
+from dpgb_dask.kernels.route import leaves_of_codes
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import EXACT, MISSING_WORDS, as_text, cells
@@ -149,39 +149,27 @@ def fold(model: Model) -> Model:
     Recipes of additive models train thousands of trees with one feature each; most runtimes take a table far better.
     """
     trees, splits = model.trees, model.trees.splits
-    active = (splits.mask_of >= 0) | (splits.threshold < MAX_BINS - 1)
+    splitting = splits.splitting
     tables = [table.copy() for table in model.tables]
     intercept = model.intercept.copy()
     kept = []
     for t in range(splits.n_trees):
-        used = np.unique(splits.feature[t][active[t]])
+        used = np.unique(splits.feature[t][splitting[t]])
         if len(used) > 1:
             kept.append(t)
         elif len(used) == 0:
             intercept += trees.value[:, t, 0]
         else:
-            leaf = _leaf_of_code(splits, t, model.bins[used[0]].n_bins)
+            alone = splits.part(t, t + 1)
+            n_codes = model.bins[used[0]].n_bins
+            (leaf,) = leaves_of_codes(alone.threshold, alone.mask_of, alone.masks, n_codes)
             tables[used[0]] += trees.value[:, t, leaf].T
-    part = Splits(splits.feature[kept], splits.threshold[kept], splits.mask_of[kept], splits.masks)
     return replace(
         model,
         intercept=intercept,
         tables=tuple(tables),
-        trees=TreeEnsemble(part, trees.value[:, kept]),
+        trees=trees.only(np.array(kept, np.int64)),
     )
-
-
-def _leaf_of_code(splits: Splits, t: int, n_bins: int) -> NDArray[np.intp]:
-    """Return the leaf of each code in a tree of one feature."""
-    codes = np.arange(n_bins)
-    node = np.zeros(n_bins, np.intp)
-    for _ in range(splits.depth):
-        mask = splits.mask_of[t][node]
-        right = codes > splits.threshold[t][node]
-        if len(splits.masks):
-            right = np.where(mask >= 0, splits.masks[mask, codes] == 1, right)
-        node = 2 * node + 1 + right
-    return node - splits.feature.shape[1]
 
 
 def largest_score(model: Model) -> int:
