@@ -139,3 +139,18 @@ def test_shares_of_bins_are_of_weight():
         shares, edges = model.bin_shares_.weights[0] / 2**20, model.model_.bins[0].edges
         upper.append(shares[np.searchsorted(edges, 0.5) :].sum())
     assert upper == pytest.approx([1 / 4, 1 / 2], abs=0.02)
+
+
+def test_small_weights_count_by_their_ratio():
+    """Of .0077 and .0039, steps of 1/256 would make 1 and 0."""
+    X, y = np.zeros((4000, 1)), np.arange(4000) % 2
+    share = 0.0077 / (0.0077 + 0.0039)
+    schema = Schema({"x": (0, 1)}, classes=[0, 1])
+    options = {"epsilon": 50.0, "recipe": "fdp-tr-newton", "columns": "position", "random_state": 0}
+    by_row = DPGBClassifier(schema=schema, noise=SeededNoise(0), **options)
+    by_row.fit(X, y, sample_weight=np.where(y == 1, 0.0077, 0.0039))
+    weights = {0: 0.0039, 1: 0.0077}
+    by_class = DPGBClassifier(schema=schema, noise=SeededNoise(0), class_weight=weights, **options)
+    by_class.fit(X, y)
+    assert by_row.predict_proba(X)[0, 1] == pytest.approx(share, abs=0.03)
+    assert by_class.predict_proba(X)[0, 1] == pytest.approx(share, abs=0.03)

@@ -64,13 +64,15 @@ class Budget:
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero
 FEW_SD = 3.0
-FINEST_WEIGHT_BITS = 8
 MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, is below 2**31 for one row
 
 
 def weight_bits_for(max_weight: int) -> int:
-    """Return the bits of a fractional weight: steps of 1/256, or coarser if one row could overflow a packed sum."""
-    return min(FINEST_WEIGHT_BITS, (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1)
+    """Return the bits of a fractional weight: as many as let no row overflow a packed sum, 15 where the largest is 1.
+
+    Of a unit with more rows than K · 2**bits, no row weighs anything.
+    """
+    return (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

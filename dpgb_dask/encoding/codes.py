@@ -261,7 +261,7 @@ def _target_steps(y: NDArray[np.float64], target: Target) -> NDArray[np.int32]:
 def encode_weight(
     weight: Any, max_weight: int, weight_bits: int, times: NDArray[np.float64] | None = None
 ) -> NDArray[np.int32]:
-    """Return weights in steps of ``2**-weight_bits``, clipped to [0, max_weight] and rounded down; 0 if not a number.
+    """Return weights in steps of ``2**-weight_bits``, clipped to [0, max_weight] and rounded; 0 if not a number.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def encode_weight(
     value = numbers(one_column(weight)).astype(np.float64)
     if times is not None:
         value = value * times
-    steps = np.floor(
+    steps = np.rint(
         np.clip(np.where(np.isnan(value), 0.0, value), 0.0, max_weight) * 2.0**weight_bits
     )
     return steps.astype(np.int32)

@@ -180,11 +180,11 @@ def test_numeric_targets_are_clipped_to_public_bounds(bounds):
     assert valid.tolist() == [True] * 5 + [False]
 
 
-def test_weights_are_rounded_down_and_clipped():
+def test_weights_are_rounded_and_clipped():
     w = np.array([0.0, 0.3, 1.0, 2.99, 9.0, np.inf, NAN, -1.0, -np.inf])
     steps = encode_weight(w, 3, 2)
     assert steps.dtype == np.int32
-    assert steps.tolist() == [0, 1, 4, 11, 12, 12, 0, 0, 0]
+    assert steps.tolist() == [0, 1, 4, 12, 12, 12, 0, 0, 0]
 
 
 @pytest.mark.parametrize("bounds", [(0, 5e-324), (-5e-324, 5e-324), (1e-310, 2e-310)])

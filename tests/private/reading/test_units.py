@@ -27,14 +27,16 @@ from private.cases import (
 )
 from thinned import thinned
 
-from dpgb_dask.contracts.plan import Execution
+from dpgb_dask.contracts.plan import Execution, weight_bits_for
 from dpgb_dask.contracts.queries import RowDraw
 from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import PlanError, SchemaError
 from dpgb_dask.private.reading import ingest
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.units import (
+    HASH,
     NO_UNIT,
+    UnitCounts,
     add_unit_counts,
     count_units,
     distinct_names,
@@ -83,6 +85,19 @@ def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch)
     monkeypatch.setattr(ingest, "CHUNK_ROWS", rows_per_chunk)
     for name, sums in zip(names, expected, strict=True):
         np.testing.assert_array_equal(answers("binary", table, y, name), sums)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 40])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 40, 100, 255, 257, 300, 1000, 3000])
+def test_rows_of_any_unit_weigh_together_what_they_may(most, n_rows):
+    """To a tenth at most, whatever the number of rows: else people with many rows would count less than others."""
+    shape = unit_shape(schema_of("binary"), most, weight_bits_for(most))
+    units = np.zeros(n_rows, HASH)
+    units["low"] = 7
+    counts = UnitCounts(units[:1], np.array([n_rows]))
+    weights = counts.weights(units, shape).astype(np.int64)
+    whole = min(n_rows, most) << shape.weight_bits
+    assert 0.9 * whole <= weights.sum() <= whole
 
 
 @pytest.mark.parametrize("n_rows", thinned([3, 1, 40, 2], every=4))
