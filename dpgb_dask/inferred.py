@@ -97,7 +97,7 @@ def read(
         sample_weight = _as_checked(sample_weight, "sample_weight")
     if is_dask_collection(X) or is_dask_collection(y):
         _check_table(X)
-        validate_data(estimator, X, skip_check_array=True)
+        validate_data(estimator, _head(X), skip_check_array=True)
         y = _one_column(y)
         schema = infer(X, y, classification=classification)
         if sample_weight is not None:
@@ -125,7 +125,7 @@ def checked_rows(estimator: Any, X: Any) -> Any:
     X = _as_checked(X, "X")
     if is_dask_collection(X) or (isinstance(X, pd.DataFrame) and _has_text(X)):
         _check_table(X)
-        validate_data(estimator, X, reset=False, skip_check_array=True)
+        validate_data(estimator, _head(X), reset=False, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=False, ensure_all_finite="allow-nan")
 
@@ -165,6 +165,11 @@ def _check_table(X: Any) -> None:
         raise StructureError(
             "Complex data not supported: X holds complex numbers. Make columns of their parts."
         )
+
+
+def _head(X: Any) -> Any:
+    """Return a table whose names scikit-learn finds: of a Dask DataFrame none of its rows."""
+    return X._meta if isinstance(X, dd.DataFrame) else X  # noqa: SLF001 - dask has no public name for it
 
 
 def _one_column(y: Any) -> Any:
@@ -431,7 +436,7 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     while target in features:
         target += "_"
     if classification:
-        classes = _distinct(_checked_labels(_on_parts(y, _labels)))
+        classes = _classes(_on_parts(y, _labels))
         if len(classes) < 2:
             raise StructureError("y holds one class only. A classifier needs at least two classes.")
         return Schema(features, classes, target=target, private=False)
@@ -457,8 +462,8 @@ def _labels(column: Any) -> NDArray[Any]:
     return np.asarray(labels.drop_duplicates())
 
 
-def _checked_labels(parts: list[NDArray[Any]]) -> list[Any]:
-    """Return the labels of all blocks in order, if they are labels by scikit-learn's rules."""
+def _classes(parts: list[NDArray[Any]]) -> list[Any]:
+    """Return the labels of all blocks in order; they must be labels by scikit-learn's rules, and be read as they are."""
     labels = np.concatenate(parts)
     if labels.dtype == object:
         if len({isinstance(label, str) for label in labels}) > 1:
@@ -469,4 +474,23 @@ def _checked_labels(parts: list[NDArray[Any]]) -> list[Any]:
     if labels.dtype.kind == "f" and np.isinf(labels).any():
         raise _infinite_target()
     check_classification_targets(labels)
-    return np.unique(labels).tolist()
+    classes = list(map(python_scalar, np.unique(labels).tolist()))
+    if labels.dtype.kind in "mM" or not all(
+        isinstance(c, str | bytes | int | float) for c in classes
+    ):
+        raise StructureError(
+            "y holds labels that are neither text nor numbers, such as dates. Make them text, or declare a schema."
+        )
+    first: dict[Any, Any] = {}
+    forms = zip(cells(classes), map(as_text, classes), strict=True)
+    for label, form in zip(classes, (t if f is None else f for f, t in forms), strict=True):
+        # a class may be called "NA" or "None", but NumPy writes a missing number among texts as "nan"
+        if form == "nan":
+            raise StructureError(
+                f"y holds the label {label!r}, which is read as a missing one. Leave such rows out, or rename it."
+            )
+        if first.setdefault(form, label) is not label:
+            raise StructureError(
+                f"y holds the labels {first[form]!r} and {label!r}, which are read alike. Rename one of them."
+            )
+    return classes

@@ -265,6 +265,37 @@ def test_unknown_kinds_are_refused_as_under_a_declared_schema(make, match):
         fitted.predict(X)
 
 
+@pytest.mark.parametrize("name", ["NA", "None", "null", ""])
+def test_a_class_may_have_the_name_of_a_missing_value(features, name):
+    x = features[["x"]]
+    y = np.where(x["x"] > 0, name, "other").astype(object)
+    lazy = (
+        dd.from_pandas(x, npartitions=3),
+        dd.from_pandas(pd.Series(y, dtype=object), npartitions=3),
+    )
+    for rows, given in ((x, y), lazy):
+        fitted = DPGBClassifier(schema="infer", **SEEDED).fit(rows, given)
+        assert sorted(fitted.classes_) == sorted([name, "other"])
+        assert fitted.score(x, y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        (["nan", "a"], "'nan', which is read as a missing"),
+        (["01", "1"], "'01' and '1', which are read alike"),
+        (np.array(["2020-01-01", "2021-01-01"], "datetime64[s]"), "such as dates"),
+        (np.array([1, 2], "timedelta64[s]"), "such as dates"),
+    ],
+)
+def test_labels_that_are_not_read_as_they_are_raise(labels, match):
+    X, y = np.arange(2.0 * HALF)[:, None], np.array(labels)[np.arange(2 * HALF) % 2]
+    with pytest.raises(ValueError, match=match):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, y)
+    with pytest.raises(ValueError, match=match):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, da.from_array(y, chunks=20))
+
+
 def in_two_parts(first, second):
     return dd.from_map(lambda part: part, [first, second], meta=first.iloc[:0].astype(object))
 
