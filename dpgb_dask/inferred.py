@@ -463,7 +463,7 @@ def _labels(column: Any) -> NDArray[Any]:
 
 
 def _classes(parts: list[NDArray[Any]]) -> list[Any]:
-    """Return the labels of all blocks in order; they must be labels by scikit-learn's rules, and be read as they are."""
+    """Return the labels of all blocks in order, if they are labels by scikit-learn's rules and read as they are."""
     labels = np.concatenate(parts)
     if labels.dtype == object:
         if len({isinstance(label, str) for label in labels}) > 1:
