@@ -856,7 +856,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             known["columns"] = check_choice(known.get("columns"))
         except PlanError:
             raise StructureError(f"Model file {str(path)!r} is malformed: its columns.") from None
-        out = cls(**known, schema=file.schema if file.schema.private else INFER)
+        known["schema"] = file.schema if file.schema.private else INFER
+        asked = set(cls._get_param_names())  # of a subclass, whose constructor may take fewer
+        out = cls(**{name: value for name, value in known.items() if name in asked})
+        for name, value in known.items():
+            setattr(out, name, value)
         out._adopt(file)
         if not file.schema.private:
             names = file.schema.names

@@ -83,7 +83,7 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
     schema : Schema
     columns : None, "position" or list of str
         For an array without names. None matches by position and warns; "position" matches by position; a list gives the
-        names of the array's columns, in their order.
+        names of the array's columns, in their order, and without ``beside`` the array may lack those of no feature.
     beside : bool
         Whether the columns of the target and the privacy unit are kept too, if a list names them.
 
@@ -138,6 +138,9 @@ def in_order(X: Any, schema: Schema, columns: Columns = None, *, beside: bool = 
         _judge_position(schema, _numbers_of(X, schema.n_features))
     if order is None or not isinstance(chosen, list):
         return X
+    features = [name for name in chosen if name in schema.features]
+    if not beside and X.shape[1] == len(features):  # rows to predict need no unit and no target
+        chosen, order = features, _order(features, schema)
     others = [n for n in (schema.unit_id, schema.target.name) if n in chosen] if beside else []
     return _reordered(X, chosen, order, [str(name) for name in others], schema)
 

@@ -739,3 +739,21 @@ def test_an_old_pickle_keeps_its_own_order_of_classes(binary_schema, features, l
     fitted.classes_ = np.array(["yes", "no"])
     np.testing.assert_array_equal(fitted.predict_proba(features), chances[:, ::-1])
     np.testing.assert_array_equal(fitted.decision_function(features), -decision)
+
+
+class Narrow(DPGBClassifier):
+    """A subclass whose constructor takes less, and something of its own."""
+
+    def __init__(self, *, schema=None, epsilon=1.0, extra=3):
+        super().__init__(schema=schema, epsilon=epsilon, recipe="fdp-tr-newton", n_estimators=2)
+        self.extra = extra
+
+
+def test_a_subclass_whose_constructor_takes_less_loads(features, labels, binary_schema, tmp_path):
+    fitted = Narrow(schema=binary_schema).fit(features, labels)
+    fitted.save(tmp_path / "model.json")
+    with pytest.raises(StructureError, match="holds a Narrow"):
+        DPGBClassifier.load(tmp_path / "model.json")
+    loaded = Narrow.load(tmp_path / "model.json")
+    assert (loaded.epsilon, loaded.delta, loaded.extra) == (1.0, fitted.delta, 3)
+    np.testing.assert_array_equal(loaded.predict(features), fitted.predict(features))

@@ -240,6 +240,9 @@ def test_a_list_may_name_the_unit(kind):
     table = UNNAMED[kind](np.column_stack([person, FRAME[OTHER].to_numpy()]))
     got = model_of(table, **units, columns=["person", *OTHER])
     np.testing.assert_array_equal(chances(got, table), chances(want, FRAME))
+    rows = UNNAMED[kind](FRAME[OTHER].to_numpy())  # as named tables need no unit to predict, either
+    assert got.n_features_in_ == len(OTHER)
+    np.testing.assert_array_equal(chances(got, rows), chances(want, FRAME))
 
 
 # ---- prefixes --------------------------------------------------------------------------------------------------------

@@ -253,7 +253,8 @@ def min_sigma_bits_for(epsilon: float, delta: float) -> int:
     most = (
         math.log(allowed / distance(MAX_SIGMA_BITS)) if allowed > distance(MAX_SIGMA_BITS) else 0.0
     )
+    way_out = f"Choose at most epsilon={math.floor(most)}" if most >= 1 else "Choose a larger delta"
     raise PlanError(
         f"epsilon={exact(epsilon)} is too large for delta={exact(delta)}: the noise could not be drawn finely enough "
-        f"to prove it. Choose at most epsilon={math.floor(most)}, or train without privacy."
+        f"to prove it. {way_out}, or train without privacy."
     )

@@ -101,7 +101,7 @@ def unknown_kind(data: Any, name: str) -> UnsupportedCollectionError:
         hint = "Read the file first: dask.dataframe.read_parquet, or dpgb_dask.io.read_csv."
     elif hasattr(data, "__arrow_c_stream__"):
         one = "table: pyarrow.table(…)" if name == "X" else "column: pyarrow.chunked_array(…)"
-        hint = f"Give it as an Arrow {one}."
+        hint = f"Give it as an Arrow {one}, or in a pipeline of scikit-learn by set_output(transform='pandas')."
     elif hasattr(data, "collect") and hasattr(data, "lazy"):  # a lazy frame of polars
         hint = f"Compute it first: {name}.collect()."
     elif isinstance(data, pd.api.extensions.ExtensionArray | pd.Index):

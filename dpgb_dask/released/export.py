@@ -30,7 +30,7 @@ from dpgb_dask.contracts.model import (
     check_shares,
 )
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.errors import SchemaError, StructureError, json_object, where_json_breaks
+from dpgb_dask.errors import SchemaError, StructureError, json_object, short, where_json_breaks
 from dpgb_dask.losses import LINKS_OF, from_json
 from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
@@ -256,7 +256,7 @@ def _read(path: str | Path) -> bytes:
         return place.read_bytes()
     except OSError as error:
         raise StructureError(
-            f"Model file {str(path)!r} cannot be read: {error.strerror}."
+            f"Model file {short(str(path))} cannot be read: {error.strerror}."
         ) from error
 
 

@@ -128,6 +128,8 @@ def test_min_sigma_refuses_an_epsilon_it_cannot_prove():
     with pytest.raises(PlanError, match=r"epsilon=100 is too large.*at most epsilon=56") as info:
         accounting.min_sigma_bits_for(100.0, 1e-6)
     assert accounting.min_sigma_bits_for(56.0, 1e-6) == 32, info.value
+    with pytest.raises(PlanError, match="Choose a larger delta, or train"):
+        accounting.min_sigma_bits_for(4.0, 1e-300)
 
 
 def total_variation(sigma, variance):

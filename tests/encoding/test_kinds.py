@@ -94,7 +94,7 @@ def test_a_column_of_another_kind_is_named_with_its_package(table):
     column = type("Series", (), {"__module__": "polars.series", "__arrow_c_stream__": None})()
     with pytest.raises(
         UnsupportedCollectionError,
-        match=r"y is a polars\.Series\..* Arrow column: pyarrow\.chunked_array\(",
+        match=r"y is a polars\.Series\..* Arrow column: pyarrow\.chunked_array\(.*set_output\(",
     ):
         fitted(table, column)
 

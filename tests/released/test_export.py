@@ -56,6 +56,12 @@ def saved(file, tmp_path):
     return path
 
 
+def test_a_path_that_is_the_content_of_a_file_is_cut(saved):
+    with pytest.raises(StructureError, match="cannot be read") as error:
+        load(saved.read_text())
+    assert len(str(error.value)) < 300
+
+
 def test_file_reads_back_bit_for_bit(file, saved, rows, tmp_path):
     back = load(saved)
     assert back.schema == file.schema

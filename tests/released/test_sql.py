@@ -221,6 +221,8 @@ def test_what_sql_cannot_express_is_named(content, model, binary_schema, tmp_pat
         ({"table": "dpgb_codes"}, "part of the query"),
         ({"table": "DPGB_dates3"}, "part of the query"),
         ({"table": []}, "names no table"),
+        ({"table": ""}, "names no table"),
+        ({"table": ("main", "")}, "names no table"),
         ({"keep": ["Score"]}, "name of a prediction"),
     ):
         with pytest.raises(StructureError, match=said):

@@ -286,10 +286,10 @@ class _Graph:
         return [(LABEL, kind, [ROWS]), probability, scores]
 
     def _labels(self, labels: tuple[Any, ...]) -> tuple[str, int]:
-        """Return the labels as a constant of whole numbers, or of texts."""
+        """Return the labels as a constant of whole numbers, if all are, or of texts."""
         types = self._onnx.TensorProto
-        if all(isinstance(label, int) for label in labels):
-            return self._constant(labels, np.int64), types.INT64
+        if all(isinstance(label, int | float) and label == int(label) for label in labels):
+            return self._constant(list(map(int, labels)), np.int64), types.INT64
         name = self._name()
         texts = [str(label).encode() for label in labels]
         made = self._onnx.helper.make_tensor(name, types.STRING, [len(texts)], texts)

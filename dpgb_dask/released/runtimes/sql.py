@@ -299,8 +299,10 @@ class _Query:
         self._words = DIALECTS[dialect]
         self._exp = self._words.has_exp if has_exp is None else has_exp
         parts = _names("table", table)
-        if not parts:
-            raise StructureError("table=[] names no table. Give its name, such as table='rows'.")
+        if not parts or not all(parts):
+            raise StructureError(
+                f"table={short(table)} names no table. Give its name, such as table='rows'."
+            )
         if parts[-1].lower().startswith(OWN):
             raise StructureError(
                 f"table={parts[-1]!r} is the name of a part of the query. Rename it."
