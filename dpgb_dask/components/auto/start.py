@@ -145,7 +145,7 @@ class Start(Stage):
         if again and len(looks) < constants.START_LOOKS:
             return replace(state, memory=looks)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
-        narrow = min(max(seen.typical, RESOLUTION) / constants.WIDE_SPREAD, 1.0)
+        narrow = min(max(seen.typical, RESOLUTION) / constants.USUAL_SPREAD, 1.0)
         state = state.with_fact(replace(found, clip=clip, narrow=narrow))
         return self._divide(replace(state, memory="done"))
 
@@ -155,12 +155,13 @@ class Start(Stage):
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
         n_rows = state.n_rows / state.shape.max_weight
+        wide = min(found.narrow * constants.USUAL_SPREAD / constants.WIDE_SPREAD, 1.0)
         of_pairs = schedules.pair_signal(
             kind,
             state.shape.n_pairs,
             n_rows,
             float(np.mean(found.totals.hess)),
-            max(found.clip / found.narrow, constants.PAIR_LEAST_CLIP),
+            max(found.clip / wide, constants.PAIR_LEAST_CLIP),
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))

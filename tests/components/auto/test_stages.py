@@ -158,11 +158,12 @@ def narrow_fit(width, monkeypatch):
 def test_bounds_far_too_wide_cost_little(monkeypatch):
     """With the prior scales of a target that fills its bounds, .84 is explained in place of .99."""
     told = {width: narrow_fit(width, monkeypatch) for width in (4.0, 200.0)}
-    assert told[4.0][1] == 1
-    # a spread of 1.1 in half a range of 200; the histogram's cells have four edges an octave
-    assert told[200.0][1] == pytest.approx(1.1 / 200 / constants.WIDE_SPREAD, rel=0.4)
+    # a spread of 1.1 in half a range of 4, or 200; the histogram's cells have four edges an octave
+    for width, (_, narrow) in told.items():
+        assert narrow == pytest.approx(1.1 / width / constants.USUAL_SPREAD, rel=0.4)
     assert told[200.0][0] > told[4.0][0] - 0.01 > 0.97
-    monkeypatch.setattr(constants, "WIDE_SPREAD", 1e-9)
+    for name in ("USUAL_SPREAD", "WIDE_SPREAD"):
+        monkeypatch.setattr(constants, name, 1e-9)
     assert narrow_fit(200.0, monkeypatch)[0] < told[200.0][0] - 0.05
 
 
