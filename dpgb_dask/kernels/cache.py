@@ -167,7 +167,8 @@ def folders() -> tuple[Path, ...]:
 
 @lru_cache
 def _own_folders() -> tuple[Path, ...]:
-    beside = Path(__file__).parent / "__pycache__" / NAME
+    # not in the package: what is left there after it is uninstalled would be a package without anything in it
+    beside = Path(__file__).parents[2] / "__pycache__" / NAME
     user = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(user):  # XDG's rule: such a name is as good as none
         user = os.path.expanduser("~/.cache")
