@@ -17,7 +17,7 @@ from dpgb_dask import (
     StructureError,
     verify,
 )
-from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.plan import Execution, Shape, weight_bits_for
 from dpgb_dask.estimators import of_file
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds import open_rounds
@@ -42,7 +42,7 @@ def schema(binary_schema):
 def read_by(schema, X, y, weight=None, times=None):
     """Fingerprint of rows as they are read, labels and weights included."""
     source = read_source(X, y, weight, schema)
-    shape = Shape(schema=schema, max_weight=4, weight_bits=8, class_weight=times)
+    shape = Shape(schema=schema, max_weight=4, weight_bits=weight_bits_for(4), class_weight=times)
     rounds = open_rounds(source, shape, Execution(n_threads=1), bytes(32), bytes(16))
     try:
         return rounds.fingerprint()

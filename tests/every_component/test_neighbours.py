@@ -21,7 +21,7 @@ from thinned import one_of_each, thinned
 
 from dpgb_dask import recipes
 from dpgb_dask.contracts.grid import FINE, Grid
-from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.contracts.plan import Shape, weight_bits_for
 from dpgb_dask.contracts.queries import (
     SHRINK_BITS,
     CellCountsQuery,
@@ -101,7 +101,7 @@ HEAVY = ["auto", "fdp-tr-newton-ih", "feverless", "dpboost", "dp-xgboost", "rich
 )
 def test_a_heavy_row_moves_no_query_beyond_its_sensitivity(name, kind):
     plan = recipes.get(PLANS[name], kind=kind).brief()
-    shape = Shape(schema=SCHEMAS[kind], max_weight=4, weight_bits=8)
+    shape = Shape(schema=SCHEMAS[kind], max_weight=4, weight_bits=weight_bits_for(4))
     rng = np.random.default_rng(5)
     check_neighbours(plan, kind, shape, lambda n: rng.uniform(0, 5, n), WEIGHTS)
 
@@ -116,14 +116,22 @@ def uniform_weights(n):
 )
 def test_a_row_of_a_heavy_class_moves_no_query_beyond_its_sensitivity(name, weight):
     plan = recipes.get(PLANS[name], kind="binary").brief()
-    shape = Shape(schema=SCHEMAS["binary"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0))
+    shape = Shape(
+        schema=SCHEMAS["binary"],
+        max_weight=4,
+        weight_bits=weight_bits_for(4),
+        class_weight=(0.3, 4.0),
+    )
     check_neighbours(plan, "binary", shape, weight, WEIGHTS)
 
 
 def test_a_row_of_the_heaviest_of_several_classes_moves_no_query_beyond_its_sensitivity():
     plan = recipes.get(PLANS["rich"], kind="multiclass").brief()
     shape = Shape(
-        schema=SCHEMAS["multiclass"], max_weight=4, weight_bits=8, class_weight=(0.3, 4.0, 1.0)
+        schema=SCHEMAS["multiclass"],
+        max_weight=4,
+        weight_bits=weight_bits_for(4),
+        class_weight=(0.3, 4.0, 1.0),
     )
     check_neighbours(plan, "multiclass", shape, uniform_weights, WEIGHTS)
 
@@ -133,7 +141,7 @@ def ask_beside(name, schema, rows, more, weight, check):
     x, y = rows
     shape = Shape(schema=schema)
     if weight is not None:
-        shape = Shape(schema=schema, max_weight=4, weight_bits=8)
+        shape = Shape(schema=schema, max_weight=4, weight_bits=weight_bits_for(4))
     w = None if weight is None else weight(len(y))
     others = [
         open_local(

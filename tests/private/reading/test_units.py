@@ -46,7 +46,8 @@ from dpgb_dask.private.rounds import open_rounds
 from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.values import ExactId
 
-K, BITS = 2, 4
+K = 2
+BITS = weight_bits_for(K)
 NAN = np.nan
 
 
@@ -71,7 +72,7 @@ def table_of(kind, n=300):
 
 def test_weights_divide_the_bound_of_a_unit():
     column = np.repeat([1, 2, 3, 5], [1, 2, 3, 5])
-    shape = unit_shape(schema_of("binary"), K, BITS)
+    shape = unit_shape(schema_of("binary"), 2, 4)
     counts = count_units(column, KEY)
     weights = counts.weights(hash_units(column, KEY), shape)
     assert weights.tolist() == [16] + [16] * 2 + [10] * 3 + [6] * 5
