@@ -92,20 +92,19 @@ def read(
     if y is None:
         raise no_target(type(estimator).__name__)
     X, y = _as_checked(X, "X"), _as_checked(y, "y")
-    weight, most = None, None
-    if sample_weight is not None:
-        sample_weight = _as_checked(sample_weight, "sample_weight")
+    weight = None if sample_weight is None else _as_checked(sample_weight, "sample_weight")
+    most = None
     if is_dask_collection(X) or is_dask_collection(y):
         _check_table(X)
         validate_data(estimator, _head(X), skip_check_array=True)
         y = _one_column(y)
         schema = infer(X, y, classification=classification)
-        if sample_weight is not None:
-            most = _largest_weight(sample_weight)
-        return Inferred(X, y, sample_weight, schema, most)
+        if weight is not None:
+            most = _largest_weight(weight)
+        return Inferred(X, y, weight, schema, most)
     X, y = _validated(estimator, X, y, classification=classification)
-    if sample_weight is not None:
-        weight = np.asarray(compute(sample_weight)[0], np.float64)
+    if weight is not None:
+        weight = np.asarray(compute(weight)[0], np.float64)
         if weight.ndim != 1 or len(weight) != len(X):
             raise StructureError("sample_weight must have one number per row.")
         _largest_weight(weight)
@@ -420,7 +419,8 @@ def infer(X: Any, y: Any, *, classification: bool, names: Sequence[str] | None =
     Raises
     ------
     StructureError
-        If only one class is present, or a numeric target has no number.
+        If only one class is present, or a numeric target has no number; if a column is of no one type, or a value of it
+        or of the target is one that scikit-learn refuses, or would be read as another.
 
     Privacy
     -------

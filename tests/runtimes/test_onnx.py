@@ -88,6 +88,7 @@ def test_scores_of_features_of_every_kind_but_hashed_are_the_same(tmp_path):
         ([0, 2**70], ["0", str(2**70)]),
         ([True, 2], ["True", "2"]),
         ([0.0, 1.0], [0, 1]),
+        ([0.0, 1e300], ["0.0", "1e+300"]),
         (np.array([0.1, 0.2], np.float32), ["0.10000000149011612", "0.20000000298023224"]),
     ],
     ids=str,

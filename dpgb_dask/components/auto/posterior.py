@@ -100,7 +100,7 @@ class AutoFacts(Facts):
         What the last histogram of residuals, or all of a target, told of their scale (`Residuals`).
     narrow : float
         How large effects may be, beside those of a target that spreads over its range: 1, or less for a numeric target
-        whose bounds are far wider than the targets.
+        of little spread beside its bounds.
     most_candidates : int
         Pairs of features that may be candidates.
     """

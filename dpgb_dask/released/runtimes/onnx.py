@@ -10,7 +10,7 @@ from dpgb_dask.contracts.features import Categorical, Datetime
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsemble
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.released.runtimes.content import Content, Listed, listed, refuse_wrapping
+from dpgb_dask.released.runtimes.content import WIDE, Content, Listed, listed, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import (
     Builder,
     TreeLists,
@@ -288,7 +288,7 @@ class _Graph:
     def _labels(self, labels: tuple[Any, ...]) -> tuple[str, int]:
         """Return the labels as a constant of whole numbers, if all are, or of texts."""
         types = self._onnx.TensorProto
-        if all(isinstance(label, int | float) and label == int(label) for label in labels):
+        if all(map(_is_whole, labels)):
             return self._constant(list(map(int, labels)), np.int64), types.INT64
         name = self._name()
         texts = [str(label).encode() for label in labels]
@@ -405,3 +405,10 @@ def _ensemble(
         "target_weights_as_tensor": np.array(weights, np.float64),
     }
     return {**out, **tensors}
+
+
+def _is_whole(label: Any) -> bool:
+    """Return whether a label, one of `Content.labels`, is a whole number of 64 bits."""
+    if isinstance(label, float):
+        return label.is_integer() and abs(label) < WIDE
+    return isinstance(label, int)
