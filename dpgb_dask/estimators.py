@@ -181,7 +181,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             Matched to the rows of X by position. An index is ignored, as its labels are values.
         sample_weight : collection of (n_rows,), optional
             Also matched by position; clipped to the schema's ``max_weight``, which multiplies the noise, and rounded to
-        about a 32,768th of it.
+        a 1,024th, or coarser if it is above 63.
         resume : str, optional
             ``fit_id_`` of an interrupted fit, which is resumed without a new charge.
 
@@ -417,7 +417,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         found = parameters.constraints_of(self.monotonic_cst, self.interaction_cst, schema)
         if max_weight is None:
             return Shape(schema=schema, loss=loss, constraints=found)
-        bits = weight_bits_for(max_weight)
+        bits = weight_bits_for(max_weight, of_units=schema.unit_id is not None)
         times = parameters.class_weights(self.class_weight, schema, max_weight)
         return Shape(
             schema=schema,
@@ -896,8 +896,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         Column of ``X`` that names the privacy unit (a person, a household); never a feature. The guarantee is then for
         adding or removing all rows of a unit. Cannot be combined with sample weights.
     max_rows_per_unit : int
-        The rows of a unit with more rows are weighted down to this number in total; from 32,768 to 65,535 times as many
-        on, they count nothing. Multiplies the noise.
+        The rows of a unit with more rows are weighted down to this number in total; with 8,192 times as many and
+        more, they count nothing. Multiplies the noise.
     class_weight : dict, optional
         What the weight of a row is multiplied by, for each class; 1 for a class that is not named. Only for
         classification. At most the schema's ``max_weight``, to which the product with ``sample_weight`` is clipped and
@@ -1102,8 +1102,8 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         Column of ``X`` that names the privacy unit (a person, a household); never a feature. The guarantee is then for
         adding or removing all rows of a unit. Cannot be combined with sample weights.
     max_rows_per_unit : int
-        The rows of a unit with more rows are weighted down to this number in total; from 32,768 to 65,535 times as many
-        on, they count nothing. Multiplies the noise.
+        The rows of a unit with more rows are weighted down to this number in total; with 8,192 times as many and
+        more, they count nothing. Multiplies the noise.
     class_weight : dict, optional
         What the weight of a row is multiplied by, for each class; 1 for a class that is not named. Only for
         classification. At most the schema's ``max_weight``, to which the product with ``sample_weight`` is clipped and

@@ -143,7 +143,7 @@ def test_shares_of_bins_are_of_weight():
 
 def test_small_weights_count_by_their_ratio():
     """Of .0077 and .0039, steps of 1/256 would make 1 and 0."""
-    X, y = np.zeros((4000, 1)), np.arange(4000) % 2
+    X, y = np.zeros((40_000, 1)), np.arange(40_000) % 2
     share = 0.0077 / (0.0077 + 0.0039)
     schema = Schema({"x": (0, 1)}, classes=[0, 1])
     options = {"epsilon": 50.0, "recipe": "fdp-tr-newton", "columns": "position", "random_state": 0}

@@ -64,15 +64,19 @@ class Budget:
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero
 FEW_SD = 3.0
+# of a step of weight: finer ones of rows would take the choice of splits beyond 64 bits from some 100 million rows on
+# (controller/choices.py). The rows of a unit add up to its largest weight, so there are fewer steps in a sum of theirs
+WEIGHT_BITS, UNIT_BITS = 10, 13
 MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, is below 2**31 for one row
 
 
-def weight_bits_for(max_weight: int) -> int:
-    """Return the bits of a fractional weight: as many as let no row overflow a packed sum, 15 where the largest is 1.
+def weight_bits_for(max_weight: int, *, of_units: bool = False) -> int:
+    """Return the bits of a fractional weight, fewer if one row could overflow a packed sum.
 
     Of a unit with more rows than K · 2**bits, no row weighs anything.
     """
-    return (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1
+    finest = UNIT_BITS if of_units else WEIGHT_BITS
+    return min(finest, (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.values import ExactId
 
 K = 2
-BITS = weight_bits_for(K)
+BITS = weight_bits_for(K, of_units=True)
 NAN = np.nan
 
 
@@ -89,10 +89,10 @@ def test_rows_of_a_unit_are_counted_over_all_chunks(rows_per_chunk, monkeypatch)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 40])
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 40, 100, 255, 257, 300, 1000, 3000])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 40, 100, 255, 257, 300, 1000])
 def test_rows_of_any_unit_weigh_together_what_they_may(most, n_rows):
     """To a tenth at most, whatever the number of rows: else people with many rows would count less than others."""
-    shape = unit_shape(schema_of("binary"), most, weight_bits_for(most))
+    shape = unit_shape(schema_of("binary"), most, weight_bits_for(most, of_units=True))
     units = np.zeros(n_rows, HASH)
     units["low"] = 7
     counts = UnitCounts(units[:1], np.array([n_rows]))
