@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -24,13 +25,38 @@ def one_thread() -> Iterator[None]:
     computes: what is inside should wait for nothing.
     """
     with _LOCK:
-        found = _found(len(sys.modules))
-        for library in found.lib_controllers:
-            # from threadpoolctl 3.8 on, a limit of another thread's keeps ours from any effect, without a word
-            if hasattr(library, "clear_controlling_thread"):
-                library.clear_controlling_thread(force=True)
-        with found.limit(limits=1, user_api="blas"):
+        found = _found(len(sys.modules)).lib_controllers
+        libraries = [one for one in found if one.user_api == "blas" and one.num_threads]
+        before = [library.num_threads for library in libraries]
+        try:
+            for library in libraries:
+                _set_threads(library, 1)
             yield
+        finally:
+            _put_back(libraries, before)
+
+
+def _put_back(libraries: list[Any], before: list[int]) -> None:
+    """Set each library's number of threads, and raise an interrupt once all are set."""
+    interrupt, done = None, False
+    while not done:
+        try:
+            for library, n_threads in zip(libraries, before, strict=True):
+                _set_threads(library, n_threads)
+            done = True
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _set_threads(library: Any, n_threads: int) -> None:
+    """Set a library's number of threads, whoever else has set it, and leave it for others to set."""
+    # from threadpoolctl 3.8 on, a number that a thread has set keeps other threads from setting one, without a word
+    release = getattr(library, "clear_controlling_thread", lambda **_: None)
+    release(force=True)
+    library.set_num_threads(n_threads)
+    release(force=True)
 
 
 def names() -> list[str]:

@@ -5,6 +5,7 @@ import sys
 import threading
 import types
 
+import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpgb_dask import DPGBClassifier
@@ -65,6 +66,23 @@ def test_fits_that_overlap_compute_on_one_thread_and_leave_as_many_as_before(
         assert threads() == before
     assert seen
     assert all(counts == {1} for counts in seen)
+
+
+def test_an_interrupt_while_threads_are_put_back_comes_afterwards():
+    class Library:
+        def __init__(self, interrupts):
+            self.interrupts, self.num_threads = interrupts, 1
+
+        def set_num_threads(self, n_threads):
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            self.num_threads = n_threads
+
+    libraries = [Library(0), Library(2), Library(1)]
+    with pytest.raises(KeyboardInterrupt):
+        blas._put_back(libraries, [4, 3, 2])
+    assert [library.num_threads for library in libraries] == [4, 3, 2]
 
 
 def test_a_child_has_as_many_threads_as_before_and_a_free_lock():
