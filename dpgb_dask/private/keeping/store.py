@@ -209,7 +209,8 @@ class Store:
         self._room: int | None = None
         self._held = 0
         self._promised = 0  # bytes reserved for the codes of unbinned rows in memory
-        self._freed: deque[int] = deque()  # filled by finalizers, which must not wait for a lock
+        # what was held, and promised: filled by finalizers, which must not wait for a lock
+        self._freed: deque[tuple[int, int]] = deque()
         self._warm: deque[weakref.ref[StoredPiece]] = deque()  # codes in memory, the oldest first
 
     def __repr__(self) -> str:
@@ -293,7 +294,8 @@ class Store:
             codes = self.keeping.n_features * len(piece)
             if self._left(piece) - self._promised >= piece.codes.nbytes + codes + state:
                 kept = StoredPiece(self, piece)
-                self._promised += codes + state
+                kept.promised = codes + state
+                self._promised += kept.promised
             elif self.keeping.cache in ("auto", "memory"):
                 return LostPiece(len(piece))
             else:
@@ -304,9 +306,9 @@ class Store:
             self._held += kept.held
         return kept
 
-    def release(self, size: int) -> None:
+    def release(self, held: int, promised: int) -> None:
         """Note that memory is free again. Called when a piece is garbage-collected, so it takes no lock."""
-        self._freed.append(size)
+        self._freed.append((held, promised))
 
     def copies_fit(self, size: int) -> bool:
         """Whether copies of rows of ``size`` bytes fit: they may take half of the room that is left for encoding."""
@@ -317,7 +319,9 @@ class Store:
         if self._room is None:
             self._room = self._measure_room(piece)
         while self._freed:
-            self._held -= self._freed.popleft()
+            held, promised = self._freed.popleft()
+            self._held -= held
+            self._promised -= promised
         return self._room - self._held - _state_bytes(piece, self.keeping)
 
     def _place(self, piece: Piece, left: int) -> "StoredPiece":
@@ -405,6 +409,7 @@ class StoredPiece:
         "extent",
         "held",
         "n_features",
+        "promised",
         "store",
     )
 
@@ -421,6 +426,7 @@ class StoredPiece:
         self._state = None if on_scratch == "all" else _state(piece)
         self._piece = None if on_scratch else piece
         self.extent: Extent | None = None
+        self.promised = 0  # bytes that the store has reserved for the codes of these rows
         self.held = 0
         if on_scratch:
             self.extent = self._write(piece, store.scratch(unbinned=unbinned))
@@ -434,7 +440,7 @@ class StoredPiece:
 
     def __del__(self) -> None:
         if hasattr(self, "held"):
-            self.store.release(self.held)
+            self.store.release(self.held, self.promised)
 
     def __len__(self) -> int:
         return self._n

@@ -252,6 +252,10 @@ def test_rows_wait_in_memory_only_if_their_codes_have_room_beside_them(tmp_path,
     assert [isinstance(piece, LostPiece) for piece in kept] == [False, False, True]
     codes = store.keep([wide_piece(1000, m=4) for _ in range(2)], 0)
     assert all(piece.in_memory is not None for piece in codes)
+    del kept, codes
+    gc.collect()
+    again = [store.keep_unbinned(unbinned_piece()) for _ in range(3)]
+    assert [isinstance(piece, LostPiece) for piece in again] == [False, False, True]
 
 
 def test_rows_that_wait_have_a_scratch_file_of_their_own_that_goes_with_them(tmp_path, monkeypatch):
