@@ -31,6 +31,7 @@ from dpgb_dask.contracts.model import (
 )
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError, StructureError, json_object, short, where_json_breaks
+from dpgb_dask.kernels.route import MAX_DEPTH
 from dpgb_dask.losses import LINKS_OF, from_json
 from dpgb_dask.released.edit import directions_of_fit, known_edits, replayed
 from dpgb_dask.released.report import PrivacyReport
@@ -44,7 +45,6 @@ PARTS = {"format", "version", "estimator", "parameters", "schema", "model", "rep
 SINCE_3 = {"shares", "bands", "edits", "digests"}
 LINK_BEFORE = {"binary": "clipped_logit", "multiclass": "softmax", "numeric": "identity"}
 NO_BANDS_BEFORE = "the model file has a format without bands"
-MAX_DEPTH = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

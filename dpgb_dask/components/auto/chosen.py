@@ -42,6 +42,7 @@ from dpgb_dask.contracts.queries import (
     SharedChoiceQuery,
     TreeSumsQuery,
 )
+from dpgb_dask.kernels.sides import BYTE_DEPTH
 
 # of all candidates, but for one more of each: so many proposals are made at most, on the average
 ODDS_ONE = 1 << 20
@@ -124,7 +125,7 @@ class ChosenTrees(Stage):
     def __post_init__(self) -> None:
         """Check the options."""
         check_whole("trees", self.trees, 1, 10_000)
-        check_whole("depth", self.depth, 1, 8)
+        check_whole("depth", self.depth, 1, BYTE_DEPTH)
         check_rate("learning_rate", self.learning_rate)
         if self.levels is not None:
             check_whole("levels", self.levels, 2, 255)

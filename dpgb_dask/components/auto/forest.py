@@ -33,6 +33,7 @@ from dpgb_dask.contracts.model import MAX_BINS, Splits, TreeEnsemble, no_trees
 from dpgb_dask.contracts.plan import Answer, Demand, Needs, Shape, Stage, State
 from dpgb_dask.contracts.queries import ContributionSumsQuery, Query, ResidualQuery, TreeSumsQuery
 from dpgb_dask.contracts.scores import added_by
+from dpgb_dask.kernels.sides import BYTE_DEPTH
 
 DRAWN = 8  # bytes that `draw_splits` takes per feature and node of a level
 BOX = 1100  # bytes that a leaf's box takes while it is made (released/explain/boxes.py), measured at six levels
@@ -112,7 +113,7 @@ class Forest(Stage):
     is_random = True
     keeps_monotonic = True
     keeps_interactions = True
-    adds_to = 8  # `ForestScale` names leaves by one byte
+    adds_to = BYTE_DEPTH  # `ForestScale` names leaves by one byte
     estimator_options: ClassVar[Mapping[str, str]] = {"max_depth": "depth"}
 
     def __post_init__(self) -> None:

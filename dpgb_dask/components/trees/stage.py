@@ -64,7 +64,7 @@ from dpgb_dask.contracts.spending import Item, amplified
 from dpgb_dask.errors import PlanError
 from dpgb_dask.frozen import pieces, replaced
 from dpgb_dask.kernels.leaf_steps import leaf_steps, with_leaves
-from dpgb_dask.kernels.route import leaves_of_codes
+from dpgb_dask.kernels.route import MAX_DEPTH, leaves_of_codes
 from dpgb_dask.losses import Gradient, check_gradient
 
 # the classes that each part may have. The stage tells splits, candidates, features and rows apart by class, because
@@ -224,7 +224,7 @@ class Trees(Stage):
         """Check the options, and that the parts can be combined."""
         self._check_parts()
         check_whole("n_trees", self.n_trees, 1, 100_000)
-        check_whole("depth", self.depth, 1, 10)
+        check_whole("depth", self.depth, 1, MAX_DEPTH)
         check_rate("share", self.share)
         check_decay("leaf_decay", self.leaf_decay)
         if self.least_weight:
