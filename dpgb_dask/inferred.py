@@ -38,6 +38,7 @@ from dpgb_dask.errors import (
 )
 from dpgb_dask.matching import default_names
 from dpgb_dask.parameters import no_target
+from dpgb_dask.private.reading.ingest import native_column
 from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import NO_FORM, as_text, cells
 from dpgb_dask.zarr_arrays import lazily
@@ -107,12 +108,11 @@ def read(
         weight = np.asarray(compute(weight)[0], np.float64)
         if weight.ndim != 1 or len(weight) != len(X):
             raise StructureError("sample_weight must have one number per row.")
-        _largest_weight(weight)
+        most = _largest_weight(weight)
         rows, weight = _repetition(weight)
         X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
         y = y[rows]
-        if weight is not None:
-            most = int(np.ceil(weight.max()))
+        most = None if weight is None else most
     # the checks above set them, if X has names
     names = getattr(estimator, "feature_names_in_", None)
     schema = infer(X, y, classification=classification, names=names)
@@ -172,17 +172,16 @@ def _head(X: Any) -> Any:
 
 
 def _one_column(y: Any) -> Any:
-    """Return a target as one column, as scikit-learn does."""
+    """Return a target as one column; of a table of one column with a warning, as scikit-learn does."""
     if getattr(y, "ndim", 1) == 1:
         return y
-    if y.ndim > 2 or y.shape[1] != 1:
-        raise StructureError("y must be one column. Give that column alone.")
+    column = native_column(y, "y")
     warnings.warn(
         "A column-vector y was passed when a 1d array was expected. Give that column alone.",
         DataConversionWarning,
         stacklevel=level_outside(),
     )
-    return y[y.columns[0]] if hasattr(y, "columns") else y[:, 0]
+    return column
 
 
 def _validated(estimator: Any, X: Any, y: Any, *, classification: bool) -> tuple[Any, NDArray[Any]]:
@@ -482,9 +481,9 @@ def _classes(parts: list[NDArray[Any]]) -> list[Any]:
             "y holds labels that are neither text nor numbers, such as dates. Make them text, or declare a schema."
         )
     first: dict[Any, Any] = {}
-    forms = zip(cells(classes), map(as_text, classes), strict=True)
-    for label, form in zip(classes, (t if f is None else f for f, t in forms), strict=True):
+    for label, cell in zip(classes, cells(classes), strict=True):
         # a class may be called "NA" or "None", but NumPy writes a missing number among texts as "nan"
+        form = as_text(label) if cell is None else cell
         if form == "nan":
             raise StructureError(
                 f"y holds the label {label!r}, which is read as a missing one. Leave such rows out, or rename it."

@@ -28,6 +28,8 @@ from dpgb_dask.testing import SeededNoise
 SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # which facts are inferred is the subject
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, **SHORT}
 
+BAD_WEIGHTS = [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")]
+
 
 def test_inferred_facts_warn_and_mark_the_model(features, labels):
     with pytest.warns(PrivacyLeakWarning, match="not private"):
@@ -50,10 +52,7 @@ def test_inferred_facts_given_again_still_mark_the_model(features, labels):
     assert not unit.privacy_report_.private
 
 
-@pytest.mark.parametrize(
-    ("weight", "match"),
-    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
-)
+@pytest.mark.parametrize(("weight", "match"), BAD_WEIGHTS)
 def test_inferred_weights_are_checked(features, labels, weight, match):
     estimator = DPGBClassifier(schema="infer", **SEEDED)
     with pytest.raises(ValueError, match=match):
@@ -204,10 +203,7 @@ def test_a_target_of_one_column_is_taken_with_a_warning(kind):
             kind(schema="infer", **SEEDED).fit(X, two)
 
 
-@pytest.mark.parametrize(
-    ("weight", "match"),
-    [(np.nan, "finite"), (-1.0, "negative"), (1e9, "at most 4096"), (0.0, "non-zero")],
-)
+@pytest.mark.parametrize(("weight", "match"), BAD_WEIGHTS)
 def test_weights_of_dask_are_checked(features, labels, weight, match):
     X, y = da.from_array(features[["x"]].to_numpy(), chunks=500), da.from_array(labels, chunks=500)
     weights = np.full(len(labels), max(weight, 0.0))
@@ -232,9 +228,8 @@ def test_arrays_of_xarray_and_zarr_are_read_as_arrays(features, labels):
     table = features[["x", "age"]].to_numpy()
     named = xr.DataArray(table, dims=("row", "column"), coords={"column": ["x", "age"]})
     stored = zarr.array(table)
-    stored.attrs["scale_factor"] = (
-        2.0  # as its convention says, values are twice those that are stored
-    )
+    # as its convention says, values are twice those that are stored
+    stored.attrs["scale_factor"] = 2.0
     plain = DPGBClassifier(schema="infer", **SEEDED).fit(table, labels)
     for rows in (named, named.chunk(row=500)):
         fitted = DPGBClassifier(schema="infer", **SEEDED).fit(rows, labels)

@@ -64,9 +64,9 @@ class Budget:
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero
 FEW_SD = 3.0
-# of a step of weight: finer ones of rows would take the choice of splits beyond 64 bits from some 100 million rows on
+# of a weight's step: finer ones of rows would take the choice of splits beyond 64 bits from some 100 million rows on
 # (controller/choices.py). The rows of a unit add up to its largest weight, so there are fewer steps in a sum of theirs
-WEIGHT_BITS, UNIT_BITS = 10, 13
+FINEST_WEIGHT_BITS, FINEST_BITS_OF_UNITS = 10, 13
 MOST_WEIGHT_STEPS = (1 << 16) - 1  # times 2**15, the largest |g| or h, is below 2**31 for one row
 
 
@@ -75,7 +75,7 @@ def weight_bits_for(max_weight: int, *, of_units: bool = False) -> int:
 
     Of a unit with more rows than K · 2**bits, no row weighs anything.
     """
-    finest = UNIT_BITS if of_units else WEIGHT_BITS
+    finest = FINEST_BITS_OF_UNITS if of_units else FINEST_WEIGHT_BITS
     return min(finest, (MOST_WEIGHT_STEPS // max_weight).bit_length() - 1)
 
 

@@ -155,13 +155,14 @@ class Start(Stage):
         found = state.fact(AutoFacts)
         scale = found.start_price if kind == "numeric" else 0
         n_rows = state.n_rows / state.shape.max_weight
-        wide = min(found.narrow * constants.USUAL_SPREAD / constants.WIDE_SPREAD, 1.0)
+        # an interaction worth finding is smaller in bounds that are far too wide alone
+        worth = min(found.narrow * constants.USUAL_SPREAD / constants.WIDE_SPREAD, 1.0)
         of_pairs = schedules.pair_signal(
             kind,
             state.shape.n_pairs,
             n_rows,
             float(np.mean(found.totals.hess)),
-            max(found.clip / wide, constants.PAIR_LEAST_CLIP),
+            max(found.clip / worth, constants.PAIR_LEAST_CLIP),
             max(state.left - (constants.RESIDUAL_REFRESHES - 1) * scale, 0) / PRICE_ONE,
         )
         found = replace(found, most_candidates=schedules.most_candidates(kind, of_pairs))
