@@ -181,7 +181,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             Matched to the rows of X by position. An index is ignored, as its labels are values.
         sample_weight : collection of (n_rows,), optional
             Also matched by position; clipped to the schema's ``max_weight``, which multiplies the noise, and rounded to
-        a 1,024th, or coarser if it is above 63.
+            a 1,024th, or coarser if it is above 63.
         resume : str, optional
             ``fit_id_`` of an interrupted fit, which is resumed without a new charge.
 

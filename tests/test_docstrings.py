@@ -102,7 +102,7 @@ def told_above(owner, name):
 
 
 def faults(documented, called, owner=None):
-    """Return what a docstring lacks."""
+    """Return what a docstring lacks, and what it calls a parameter that is none."""
     doc = inspect.getdoc(documented) or ""
     above = list(told_above(owner, None if documented is owner else documented.__name__))
     texts = [sections(text) for text in (doc, *above)]
@@ -111,10 +111,12 @@ def faults(documented, called, owner=None):
     for text in texts[1:]:
         named |= {name for title in titles for name in heads(text.get(title, ""))}
     missing = [name for name in parameters_of(documented) if name not in named]
+    # a line that lost its indent reads as a parameter, too
+    unknown = sorted(heads(texts[0].get("Parameters", "")) - set(parameters_of(documented)))
     raised = {name for text in texts for name in heads(text.get("Raises", ""))}
     allowed = [ERRORS[name] for name in raised if name in ERRORS]
     silent = [name for name in raised_by(called) if not issubclass(ERRORS[name], tuple(allowed))]
-    return missing + sorted(silent) + ([] if doc else ["everything"])
+    return missing + unknown + sorted(silent) + ([] if doc else ["everything"])
 
 
 def test_docstrings_name_every_parameter_and_error():
@@ -149,6 +151,16 @@ def test_the_check_finds_what_is_missing():
         """
         raise KeyError(name, other)
 
+    def shifted(name):
+        """Do something.
+
+        Parameters
+        ----------
+        name : str
+            Told in two lines,
+        the second of which is not indented.
+        """
+
     def raises(name):
         """Do something.
 
@@ -164,4 +176,5 @@ def test_the_check_finds_what_is_missing():
         raise SchemaError(name)
 
     assert faults(bare, bare) == ["other"]
+    assert faults(shifted, shifted) == ["the second of which is not indented."]
     assert faults(raises, raises) == ["SchemaError"]
