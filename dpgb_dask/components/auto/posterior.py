@@ -98,9 +98,8 @@ class AutoFacts(Facts):
         Prices of the later stages; zero until `Start` ends.
     scales : (n_scales,) float64, or None
         What the last histogram of residuals, or all of a target, told of their scale (`Residuals`).
-    narrow : float
-        How large effects may be, beside those of a target that spreads over its range: 1, or less for a numeric target
-        of little spread beside its bounds.
+    spread : float
+        About the standard deviation of a numeric target, in half the width of its bounds; 1 until a release tells it.
     most_candidates : int
         Pairs of features that may be candidates.
     """
@@ -110,8 +109,13 @@ class AutoFacts(Facts):
     clip: float = constants.CLIP
     split: BudgetSplit = NO_SPLIT
     scales: NDArray[np.float64] | None = None
-    narrow: float = 1.0
+    spread: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
+
+    @property
+    def narrow(self) -> float:
+        """How large effects may be, beside those of a target that spreads over its range: 1, or less."""
+        return min(self.spread / constants.USUAL_SPREAD, 1.0)
 
 
 def split_of(state: State) -> BudgetSplit | None:

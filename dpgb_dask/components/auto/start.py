@@ -145,8 +145,7 @@ class Start(Stage):
         if again and len(looks) < constants.START_LOOKS:
             return replace(state, memory=looks)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
-        narrow = min(max(seen.typical, RESOLUTION) / constants.USUAL_SPREAD, 1.0)
-        state = state.with_fact(replace(found, clip=clip, narrow=narrow))
+        state = state.with_fact(replace(found, clip=clip, spread=max(seen.typical, RESOLUTION)))
         return self._divide(replace(state, memory="done"))
 
     def _divide(self, state: State) -> State:
@@ -156,7 +155,7 @@ class Start(Stage):
         scale = found.start_price if kind == "numeric" else 0
         n_rows = state.n_rows / state.shape.max_weight
         # an interaction worth finding is smaller in bounds that are far too wide alone
-        worth = min(found.narrow * constants.USUAL_SPREAD / constants.WIDE_SPREAD, 1.0)
+        worth = min(found.spread / constants.WIDE_SPREAD, 1.0)
         of_pairs = schedules.pair_signal(
             kind,
             state.shape.n_pairs,

@@ -167,11 +167,11 @@ def test_bounds_far_too_wide_cost_little(monkeypatch):
     assert narrow_fit(200.0, monkeypatch)[0] < told[200.0][0] - 0.05
 
 
-@pytest.mark.parametrize(("clip", "narrow", "taken"), [(0.3, 1.0, 0.3), (0.001, 0.01, 0.2)])
-def test_a_narrow_target_has_pairs_at_no_smaller_signal(clip, narrow, taken, monkeypatch):
+@pytest.mark.parametrize(("clip", "spread", "taken"), [(0.3, 1.0, 0.3), (0.001, 0.004, 0.2)])
+def test_a_narrow_target_has_pairs_at_no_smaller_signal(clip, spread, taken, monkeypatch):
     """By its clip alone an interaction worth finding would be half its spread, and tables would show noise."""
     asked = []
     monkeypatch.setattr(schedules, "pair_signal", lambda *of: asked.append(of) or 0.0)
     state = state_of(kind="numeric")
-    Start()._divide(state.with_fact(replace(state.fact(AutoFacts), clip=clip, narrow=narrow)))
+    Start()._divide(state.with_fact(replace(state.fact(AutoFacts), clip=clip, spread=spread)))
     assert asked[0][4] == pytest.approx(taken)
