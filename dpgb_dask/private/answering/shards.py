@@ -24,6 +24,7 @@ from dpgb_dask.contracts.queries import (
     Query,
     ReferenceSumsQuery,
     ResidualQuery,
+    RowDraw,
     SharedChoiceQuery,
     TreeSumsQuery,
     check_query,
@@ -58,7 +59,6 @@ from dpgb_dask.private.keeping.store import Kept, LostPiece, StoredPiece, copies
 from dpgb_dask.private.reading.rows import Piece
 from dpgb_dask.private.sensitivity import max_weight_steps
 
-# named here, as Python evaluates the annotations of an inner function in every round
 Work = Callable[[Iterator[RowBlock]], Any]
 Columns = Callable[[], Iterable[int]]
 Sums = NDArray[np.int64]
@@ -185,53 +185,12 @@ class Shard:
             if found is not None:
                 return found
         ask = _Ask(query, self.shape, self.bins, model)
-        update = self._catch_up(model)
         draw = query.rows if isinstance(query, GradientQuery) else None
-        if ask.leaves is not None and draw is None:
-            per_row = ask.leaves.per_row
-            ask.leaves.keeps = per_row <= KEPT_BYTES and self._keeps(per_row)
-        ask.joint = self._joint_for(ask.joint, drawn=draw is not None)
-        self._leaves = self._joint = None  # an update that takes from them frees what it took
-        if ask.levels is not None and isinstance(query, SharedChoiceQuery):
-            ask.levels.cells = self._cells_for(query)
-
-        def pass_over(work: Work, columns: Columns, masked: bool = False) -> list[Any]:
-            """Make one pass over all blocks; the first pass also updates the scores."""
-            nonlocal update
-            adding = update
-
-            def needed() -> list[int]:
-                return sorted({*columns(), *(() if adding is None else adding.columns)})
-
-            blocks = open_pass(
-                self.pieces, self._scores, adding, needed, threads.n, identity=masked
-            )
-
-            def share() -> Any:
-                return work(self._draws.masked(iter(blocks)) if masked else iter(blocks))
-
-            with blocks:
-                parts = threads.run(share, len(self.pieces))
-            self.waited += blocks.waited
-            update = None
-            return parts
-
-        def deal(work: Work) -> Sums:
-            if gathered:
-                turns = iter(range(self._draws.n_gathered))
-                return sum_arrays(
-                    threads.run(
-                        lambda: work(self._draws.gathered(turns, self._scores)),
-                        self._draws.n_gathered,
-                    )
-                )
-            return sum_arrays(pass_over(work, ask.columns, masked=draw is not None))
-
-        gathered = draw is not None and self._draws.choose(
-            draw, self._scores, threads, lambda work: pass_over(work, lambda: range(len(self.bins)))
-        )
-        if gathered and update is not None:
-            pass_over(_skip, tuple)
+        passes = _Passes(self.pieces, self._scores, self._draws, self._catch_up(model), threads)
+        self._lend(ask, drawn=draw is not None)
+        if draw is not None:
+            passes.choose(draw, range(len(self.bins)))
+        deal = partial(passes.deal, ask.columns)
         if ask.levels is not None:
             level = self._level = ask.levels.level(deal, self._level)
             sums = ask.levels.answer(level)
@@ -240,9 +199,20 @@ class Shard:
             if known is None:
                 self._cells = None
             sums = ask.finish(deal(ask.sums)) if known is None else known
+        self.waited += passes.waited
         self._leaves, self._joint = ask.leaves, ask.joint
         self._applied = model
         return sums
+
+    def _lend(self, ask: "_Ask", *, drawn: bool) -> None:
+        """Let a query keep what it finds of the rows, if there is room, and take what the last one kept."""
+        if ask.leaves is not None and not drawn:
+            per_row = ask.leaves.per_row
+            ask.leaves.keeps = per_row <= KEPT_BYTES and self._keeps(per_row)
+        ask.joint = self._joint_for(ask.joint, drawn=drawn)
+        self._leaves = self._joint = None  # an update that takes from them frees what it took
+        if ask.levels is not None and isinstance(ask.query, SharedChoiceQuery):
+            ask.levels.cells = self._cells_for(ask.query)
 
     def _table_round(self, model: Model, query: TreeSumsQuery) -> Sums | None:
         """Answer in one loop over rows if one table changed, and the query's trees are of one feature; else do nothing.
@@ -315,6 +285,63 @@ class Shard:
             return None
         self._level = None
         return update
+
+
+class _Passes:
+    """Passes over the rows of a shard that one query is asked of; the first over all blocks also updates the scores."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Kept],
+        scores: Scores,
+        draws: Draws,
+        update: Update | None,
+        threads: Threads,
+    ) -> None:
+        self.waited = 0.0
+        self._pieces = pieces
+        self._scores = scores
+        self._draws = draws
+        self._update = update
+        self._threads = threads
+        self._of = "all"
+
+    def choose(self, draw: RowDraw, features: Iterable[int]) -> None:
+        """Ask a draw of rows alone from here on; ``features`` are all that there are."""
+        of_all = partial(self._over_all, lambda: features)
+        gathered = self._draws.choose(draw, self._scores, self._threads, of_all)
+        self._of = "gathered" if gathered else "masked"
+        if gathered and self._update is not None:
+            self._over_all(tuple, _skip)
+
+    def deal(self, columns: Columns, work: Work) -> Sums:
+        """Return the sums of ``work``, which reads some columns."""
+        if self._of == "all":
+            parts = self._over_all(columns, work)
+        elif self._of == "masked":
+            parts = self._over_all(
+                columns, lambda blocks: work(self._draws.masked(blocks)), identity=True
+            )
+        else:
+            n = self._draws.n_gathered
+            turns = iter(range(n))
+            parts = self._threads.run(lambda: work(self._draws.gathered(turns, self._scores)), n)
+        return sum_arrays(parts)
+
+    def _over_all(self, columns: Columns, work: Work, *, identity: bool = False) -> list[Any]:
+        """Make one pass over all blocks."""
+        update, self._update = self._update, None
+
+        def needed() -> list[int]:
+            return sorted({*columns(), *(() if update is None else update.columns)})
+
+        blocks = open_pass(
+            self._pieces, self._scores, update, needed, self._threads.n, identity=identity
+        )
+        with blocks:
+            parts = self._threads.run(lambda: work(iter(blocks)), len(self._pieces))
+        self.waited += blocks.waited
+        return parts
 
 
 def _skip(blocks: Iterator[RowBlock]) -> None:
