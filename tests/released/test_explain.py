@@ -239,6 +239,25 @@ def test_groups_of_pairs_are_named(model, shares, binary_schema):
     assert pair.missing == (None, None)
 
 
+def test_categories_of_a_pair_are_in_the_order_of_the_schema(model, shares, binary_schema):
+    """Whatever the order of their groups in the model: the same positions, shares, scores and bands."""
+    given = model.pairs[0]
+
+    def told(order):
+        own = PairTable(0, 3, given.map_i, order[given.map_j], given.table[:, :, np.argsort(order)])
+        noise = np.abs(own.table).astype(np.int64)
+        none = tuple(np.zeros(one.shape, np.int64) for one in model.tables)
+        additive = Model(model.bins, model.intercept, model.tables, (own,))
+        bands = NoiseBands(mains=none, pairs=(noise,))
+        return explain_global(additive, shares, binary_schema, bands=bands).terms[-1]
+
+    one, other = told(np.array([0, 1], np.uint8)), told(np.array([1, 0], np.uint8))
+    assert other.bins[1].labels == one.bins[1].labels == ("blue, missing", "green, red, other")
+    np.testing.assert_array_equal(other.bins[1].weights, one.bins[1].weights)
+    for name in ("scores", "lower", "upper", "importance"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
+
+
 def test_intervals_of_close_bounds_are_told_apart():
     low = 1e9
     schema = Schema({"a": (low, low + 100), "b": (low, low + 100)}, classes=[0, 1])

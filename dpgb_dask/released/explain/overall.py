@@ -16,7 +16,6 @@ from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import (
     REMAINDER,
-    Axis,
     Term,
     group_axis,
     main_axis,
@@ -314,15 +313,15 @@ def explain_global(
             )
         )
     for pair, spread in zip(found.pairs, pair_noise(model, found, shares, bands), strict=True):
-        axes: tuple[Axis, ...] = (
-            group_axis(schema, pair.i, model.bins[pair.i], shares, pair.map_i),
-            group_axis(schema, pair.j, model.bins[pair.j], shares, pair.map_j),
-        )
-        size = float(((np.abs(pair.table) @ axes[1].weights) @ axes[0].weights).mean()) * unit
-        pair_sd = None if spread is None else np.moveaxis(spread, 0, -1) * unit
-        features = (axes[0].feature, axes[1].feature)
-        parts = _with_band(np.moveaxis(pair.table, 0, -1) * unit, pair_sd)
-        terms.append(Term("pair", features, axes, *parts, size, **told))
+        row, above = group_axis(schema, pair.i, model.bins[pair.i], shares, pair.map_i)
+        column, across = group_axis(schema, pair.j, model.bins[pair.j], shares, pair.map_j)
+        own = (slice(None), above[:, None], across)
+        table = pair.table[own]
+        size = float(((np.abs(table) @ column.weights) @ row.weights).mean()) * unit
+        pair_sd = None if spread is None else np.moveaxis(spread[own], 0, -1) * unit
+        features = (row.feature, column.feature)
+        parts = _with_band(np.moveaxis(table, 0, -1) * unit, pair_sd)
+        terms.append(Term("pair", features, (row, column), *parts, size, **told))
     if found.remains:
         size = mean_remainder(model, found, shares) * unit
         terms.append(Term(REMAINDER, (), (), None, None, None, size, **told))

@@ -235,8 +235,11 @@ def main_axis(
 
 def group_axis(
     schema: Schema, j: int, bins: FeatureBins, shares: BinShares, group: NDArray[np.uint8]
-) -> Axis:
-    """Return the axis of a pair, whose positions are groups of bins."""
+) -> tuple[Axis, NDArray[np.intp]]:
+    """Return the axis of a pair, whose positions are groups of bins, and the group of each position.
+
+    Groups of categories are in the order of the first that each holds, as those of `main_axis` are.
+    """
     name, feature = list(schema.encoded.items())[j]
     released = shares.released[j]
     n = int(group.max()) + 1
@@ -245,13 +248,14 @@ def group_axis(
     alone = np.count_nonzero(group == missing) == 1
     if isinstance(feature, Categorical):
         assert bins.cell_to_bin is not None
-        members: list[list[str]] = [[] for _ in range(n)]
+        members: dict[int, list[str]] = {}
         names = [*map(str, feature.categories), OTHER, MISSING]
-        for label, code in zip(names, bins.cell_to_bin, strict=True):
-            members[group[code]].append(label)
-        alone = members[missing] == [MISSING]
-        labels = tuple(", ".join(part) for part in members)
-        return Axis(name, "nominal", labels, None, missing if alone else None, weights, released)
+        for label, own in zip(names, group[bins.cell_to_bin].tolist(), strict=True):
+            members.setdefault(own, []).append(label)
+        order = np.array([*members])
+        labels = tuple(map(", ".join, members.values()))
+        position = labels.index(MISSING) if members[missing] == [MISSING] else None
+        return Axis(name, "nominal", labels, None, position, weights[order], released), order
     all_ends = ends(feature, bins)
     texts = apart(all_ends.tolist())
     values = group[:-1]  # the last bin holds missing values
@@ -265,7 +269,9 @@ def group_axis(
         parts[values[start]].append(interval(texts[start], texts[stop], first=start == 0))
     parts[missing].append(MISSING)
     labels = tuple(", ".join(part) for part in parts)
-    return Axis(name, "continuous", labels, edges, missing if alone else None, weights, released)
+    position = missing if alone else None
+    axis = Axis(name, "continuous", labels, edges, position, weights, released)
+    return axis, np.arange(n)
 
 
 def ends(feature: Numeric, bins: FeatureBins) -> NDArray[np.float64]:
