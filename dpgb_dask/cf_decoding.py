@@ -29,6 +29,7 @@ ENCODING = "_Encoding"  # of text that is stored as bytes
 DURATIONS = CFTimedeltaCoder(time_unit="ns", decode_via_units=False)
 # seconds from 1970, and from the date that numbers count from: farther ones are no dates of nanoseconds
 FARTHEST = 9.2e9
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # types of objects that are compared with a mark: the __eq__ of another may raise
 COMPARED = frozenset({str, bytes, int, float, bool})
 NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # Zarr's words
@@ -122,17 +123,9 @@ class Decoding:
     def _alike(
         self, block: NDArray[Any], attributes: Mapping[str, Any]
     ) -> Iterator[NDArray[np.bool_]]:
-        """Yield which values are dates or durations of nanoseconds, in groups that xarray may decode together."""
         read = _decoded(block, attributes, decode_times=False, decode_timedelta=False)
-        given, (zero, one) = _values(read), self.times or (0.0, 1.0)
-        after = given.astype(np.float64) * one
-        near = (abs(after) < FARTHEST) & (abs(zero + after) < FARTHEST)
-        if self.dtype.kind == "M" or given.dtype.kind != "f":
-            yield near
-            return
-        places = _places(given, one)
-        for k in np.unique(places):
-            yield near & (places == k)
+        assert self.times is not None
+        return alike(_values(read), self.times, self.dtype)
 
 
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -147,17 +140,39 @@ def _compared(block: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array(types, bool).reshape(block.shape)
 
 
-def _places(durations: NDArray[Any], one: float) -> NDArray[np.int8]:
-    """Return how often each duration is multiplied by 1000 until it is whole.
+def alike(
+    numbers: NDArray[Any], span: tuple[float, float], dtype: np.dtype[Any]
+) -> Iterator[NDArray[np.bool_]]:
+    """Yield which numbers are dates or durations of nanoseconds, in groups that xarray may decode together.
 
-    xarray multiplies all of a block as often as one of them needs it, which rounds the others.
+    xarray multiplies all of a block by 1000 until each is whole, or counts nanoseconds, which rounds the others.
+
+    Parameters
+    ----------
+    numbers : ndarray
+    span : (float, float)
+        As `span_of` returns it.
+    dtype : dtype
+        Of the dates or durations.
     """
-    after = durations * np.int64(one) if one > 1 else durations.copy()  # in xarray's type
-    places = np.zeros(after.shape, np.int8)
+    zero, one = span
+    after = numbers.astype(np.float64) * one
+    near = (abs(after) < FARTHEST) & (abs(zero + after) < FARTHEST)
+    is_date, unit = dtype.kind == "M", np.datetime_data(dtype)[0]
+    if numbers.dtype.kind != "f" or (is_date and unit == "ns"):
+        yield near
+        return
+    # what xarray begins with: dates are float64 and count their own unit, durations keep their type and count seconds
+    first = numbers.astype(np.float64) if is_date else numbers.copy()
+    least = SECONDS[unit] if is_date else 1.0
+    if one > least:
+        first = first * np.int64(round(one / least))
+    places = np.zeros(first.shape, np.int8)
     for _ in range(3):
-        places += after % 1 > 0
-        after *= 1000
-    return places
+        places += first % 1 > 0
+        first *= 1000
+    for k in np.unique(places):
+        yield near & (places == k)
 
 
 def _decoded(values: NDArray[Any], attributes: Mapping[str, Any], **options: Any) -> xr.Variable:
@@ -399,5 +414,6 @@ def _extremes(dtype: np.dtype[Any], marks: list[Any]) -> NDArray[Any]:
 def span_of(times: NDArray[Any]) -> tuple[float, float]:
     """Return, of the dates or durations of the numbers 0 and 1, the seconds of the first from 1970 and of the step."""
     since = times if times.dtype.kind == "m" else times - np.datetime64(0, "s")
-    zero, one = (float(part) for part in since / np.timedelta64(1, "s"))
-    return zero, one - zero
+    second = np.timedelta64(1, "s")
+    # a step between seconds that are floats is off by up to 2^-23, which is more than a nanosecond
+    return float(since[0] / second), float((times[1] - times[0]) / second)

@@ -23,7 +23,7 @@ from dask.dataframe.dask_expr._expr import Expr, Projection
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
 
-from dpgb_dask.cf_decoding import FARTHEST, span_of
+from dpgb_dask.cf_decoding import FARTHEST, alike, span_of
 from dpgb_dask.encoding.frames import as_it_is, is_check, is_conversion, joining, to_text
 from dpgb_dask.errors import StructureError
 from dpgb_dask.graph_parts import parts_in, rebuilt, rewritten
@@ -62,12 +62,12 @@ class _Decoding:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TotalTimes(_Decoding):
-    """Dates or durations: xarray's own function decodes those that are near, as it decodes them without the others.
+    """Dates or durations: xarray's own function decodes those that are near, each as it decodes it alone.
 
     Parameters
     ----------
     span : (float, float)
-        The seconds from 1970 that the number 0 stands for, and the seconds of the number 1.
+        As `cf_decoding.span_of` returns it.
     dtype : dtype
         Of what it returns.
 
@@ -87,14 +87,15 @@ class TotalTimes(_Decoding):
         stored = np.asarray(stored)
         out = np.full(stored.shape, np.array("NaT", self.dtype))
         known = stored != LEAST if stored.dtype.kind == "i" else ~np.isnan(stored)
-        zero, one = self.span
-        after = stored.astype(np.float64) * one
-        near = known & (abs(after) < FARTHEST) & (abs(zero + after) < FARTHEST)
-        if near.any():
-            out[near] = self.decode(stored[near])
-        far = known & ~near
+        far = known
+        for part in alike(stored, self.span, self.dtype):
+            if part.any():
+                out[part] = self.decode(stored[part])
+            far = far & ~part
         if far.any() and np.datetime_data(self.dtype)[0] != "ns":
-            seconds = np.clip(zero + after[far], -FARTHEST * 1000, FARTHEST * 1000)
+            zero, one = self.span
+            after = stored[far].astype(np.float64) * one
+            seconds = np.clip(zero + after, -FARTHEST * 1000, FARTHEST * 1000)
             out[far] = np.floor(seconds).astype(np.int64).view(f"{self.dtype.kind}8[s]")
         return out
 

@@ -380,7 +380,16 @@ CHOICES = {
     "scale_factor": [0.1, 0, 1e308, 1, [0.5], np.nan, True, None],
     "add_offset": [10, 1e300, "x"],
     "_Unsigned": ["true", "false"],
-    "units": ["days since 2000-01-01", "hours", "seconds", "nanoseconds since 1970-01-01", "m", 5],
+    "units": [
+        "days since 2000-01-01",
+        "hours",
+        "seconds",
+        "nanoseconds since 1970-01-01",
+        "nanoseconds since 2010-01-01",
+        "microseconds since 2004-03-01",
+        "m",
+        5,
+    ],
     "dtype": ["bool", "timedelta64[ns]", "timedelta64[s]", "datetime64[ns]", 5],
     "calendar": ["gregorian", "proleptic_gregorian", "360_day"],
 }
@@ -395,7 +404,9 @@ def values_of(dtype, rng):
     if dtype.kind in "iu":
         edges = np.iinfo(dtype)
         given = [edges.min, edges.max, edges.min + 1, 0, 1, 2, 100, min(9223372036, edges.max)]
-        values = np.array([*given, min(2**60, edges.max)], dtype)
+        # counted in microseconds from 2004, the second is no date of nanoseconds, and the first is
+        given += [min(x, edges.max) for x in (2**60, 8_123_456_789_012_345, 8_200_000_000_000_000)]
+        values = np.array(given, dtype)
     elif dtype.kind == "f":
         with np.errstate(over="ignore"):
             edges = np.finfo(dtype)

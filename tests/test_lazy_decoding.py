@@ -18,6 +18,7 @@ from thinned import one_of_each
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema, lazy_decoding
+from dpgb_dask.cf_decoding import FARTHEST
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import (
@@ -130,6 +131,37 @@ def test_a_far_date_is_missing_in_nanoseconds_and_itself_in_seconds():
     # which no declared day reaches
     assert read["s"][1] == read["s"][4] > np.datetime64("20000-01-01") > read["s"][0]
     assert read["s"][2] < np.datetime64("-20000-01-01")
+
+
+def near_the_ends(decoder, dtype):
+    """Numbers of a type: those of dates and durations at the ends of nanoseconds, and others."""
+    zero, one = decoder.span
+    at = [far / one for far in (FARTHEST, -FARTHEST, 9.3e9)]
+    at += [(far - zero) / one for far in (FARTHEST, -FARTHEST, 9223372036.8, 1e9)]
+    given = [near for x in at for near in (x, np.nextafter(x, 0), x - 1, x + 1)]
+    if dtype == np.float64:
+        return np.array([*given, 0, 0.1, -1.25, 12345.678, 1e-9, np.nan, np.inf, -np.inf])
+    ends = np.iinfo(dtype)
+    given = [int(np.clip(x, -(2.0**62), 2.0**62)) for x in given]
+    return np.array([*given, ends.min, ends.max, 0, 1, -1, 1000, 20_000])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+@pytest.mark.parametrize("unit", ["ns", "us", "s"])
+@pytest.mark.parametrize("year", [None, 1700, 1970, 1971, 2004, 2010, 2200])
+def test_every_number_is_decoded_by_itself_and_none_raises(year, unit, dtype):
+    """Whatever numbers count, and from when: a step of a nanosecond is none of two floats that are seconds."""
+    for step in ("nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "days"):
+        if year is None:
+            told = partial(decode_cf_timedelta, units=step, time_unit=unit)
+        else:
+            since = f"{step} since {year}-01-01"
+            told = partial(decode_cf_datetime, units=since, calendar="standard", time_unit=unit)
+        decoder = total_decoder(told)
+        numbers = near_the_ends(decoder, dtype)
+        got = decoder(numbers)
+        np.testing.assert_array_equal(got, np.concatenate([*map(decoder, numbers[:, None])]))
+        assert np.count_nonzero(~np.isnat(got)) > 5
 
 
 def test_a_duration_that_is_too_long_is_missing():
