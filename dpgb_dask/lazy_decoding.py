@@ -87,17 +87,30 @@ class TotalTimes(_Decoding):
         stored = np.asarray(stored)
         out = np.full(stored.shape, np.array("NaT", self.dtype))
         known = stored != LEAST if stored.dtype.kind == "i" else ~np.isnan(stored)
-        far = known
         for part in alike(stored, self.span, self.dtype):
             if part.any():
-                out[part] = self.decode(stored[part])
-            far = far & ~part
+                out[part] = self._read(stored[part])
+        far = known & np.isnat(out)
         if far.any() and np.datetime_data(self.dtype)[0] != "ns":
             zero, one = self.span
             after = stored[far].astype(np.float64) * one
             seconds = np.clip(zero + after, -FARTHEST * 1000, FARTHEST * 1000)
             out[far] = np.floor(seconds).astype(np.int64).view(f"{self.dtype.kind}8[s]")
         return out
+
+    def _read(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return what xarray makes of numbers; NaT of each of which it makes nothing, or an object."""
+        try:
+            read = self.decode(numbers)
+            if read.dtype.kind == self.dtype.kind:
+                return read
+        except (
+            Exception
+        ):  # such as a fraction of a second after a date that nanoseconds do not reach
+            pass
+        if len(numbers) == 1:
+            return np.full(1, np.array("NaT", self.dtype))
+        return np.concatenate([self._read(one) for one in numbers[:, None]])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

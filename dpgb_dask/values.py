@@ -68,6 +68,10 @@ ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+# as pandas writes an interval, whose ends are numbers
+INTERVAL = re.compile(
+    r"([\[(])([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|-inf), ([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)([\])])"
+)
 # no pattern may read a long text in two ways: it would try all of them, in the square of its length (++ and *+ never
 # give back what they took)
 LONG_NUMBER = re.compile(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?\s*+", re.ASCII)
@@ -96,7 +100,8 @@ def cell(value: Any) -> Cell:
     - A number: booleans and true/false (1 and 0), every real number, and text or bytes that pandas' CSV reader would
       read as one.
     - A text: any other text. Dates, times, UUIDs and tuples are written as texts, different ones differently. A text in
-      ISO form is the same as that date, as some readers convert a column of text to dates if all of it can be read so.
+      ISO form is the same as that date, as some readers convert a column of text to dates if all of it can be read so;
+      and "(0.0, 10.0]" is "(0, 10]", as pandas makes floats of the ends of all intervals of a column for one of them.
     - `NO_FORM`: anything else, such as a list, or a tuple beyond `MOST_PARTS` or `MOST_LEVELS`.
     """
     return cells([value])[0]
@@ -149,6 +154,8 @@ def _text_cell(text: str, number: float) -> Cell:
 
 def _bare_text(text: str) -> str:
     """Return the normal form of a text that is not a number."""
+    if text[:1] in ("(", "["):
+        return _interval_text(text)
     if not "0" <= text[:1] <= "9":
         return text
     try:
@@ -159,6 +166,15 @@ def _bare_text(text: str) -> str:
     except Exception:  # not a date, such as the 30th of February: stays a text
         pass
     return text
+
+
+def _interval_text(text: str) -> str:
+    """Return a text in which the ends of an interval, if it is one, are named as numbers are."""
+    found = INTERVAL.fullmatch(text)
+    if found is None:
+        return text
+    left, right = (form_text(float(end)) for end in found.group(2, 3))
+    return f"{found[1]}{left}, {right}{found[4]}"
 
 
 def _object_cell(value: Any) -> Cell:

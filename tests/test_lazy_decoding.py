@@ -140,7 +140,8 @@ def near_the_ends(decoder, dtype):
     at += [(far - zero) / one for far in (FARTHEST, -FARTHEST, 9223372036.8, 1e9)]
     given = [near for x in at for near in (x, np.nextafter(x, 0), x - 1, x + 1)]
     if dtype == np.float64:
-        return np.array([*given, 0, 0.1, -1.25, 12345.678, 1e-9, np.nan, np.inf, -np.inf])
+        given += [44630.74074074074, 0, 0.1, -1.25, 12345.678, 1e-9]
+        return np.array([*given, np.nan, np.inf, -np.inf])
     ends = np.iinfo(dtype)
     given = [int(np.clip(x, -(2.0**62), 2.0**62)) for x in given]
     return np.array([*given, ends.min, ends.max, 0, 1, -1, 1000, 20_000])
@@ -148,7 +149,7 @@ def near_the_ends(decoder, dtype):
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 @pytest.mark.parametrize("unit", ["ns", "us", "s"])
-@pytest.mark.parametrize("year", [None, 1700, 1970, 1971, 2004, 2010, 2200])
+@pytest.mark.parametrize("year", [None, 1600, 1700, 1970, 1971, 2004, 2010, 2200])
 def test_every_number_is_decoded_by_itself_and_none_raises(year, unit, dtype):
     """Whatever numbers count, and from when: a step of a nanosecond is none of two floats that are seconds."""
     for step in ("nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "days"):
@@ -157,6 +158,10 @@ def test_every_number_is_decoded_by_itself_and_none_raises(year, unit, dtype):
         else:
             since = f"{step} since {year}-01-01"
             told = partial(decode_cf_datetime, units=since, calendar="standard", time_unit=unit)
+        if year == 1600 and (unit == "ns" or step == "nanoseconds"):  # which do not reach it
+            with pytest.raises(StructureError, match="calendar"):
+                total_decoder(told)
+            continue
         decoder = total_decoder(told)
         numbers = near_the_ends(decoder, dtype)
         got = decoder(numbers)

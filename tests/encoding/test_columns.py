@@ -15,7 +15,7 @@ import pytest
 from odd_dates import UNITLESS
 from thinned import thinned
 
-from dpgb_dask.contracts.features import feature_of
+from dpgb_dask.contracts.features import Categorical, Hashed, feature_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import encode_target
 from dpgb_dask.encoding.columns import (
@@ -445,3 +445,22 @@ def test_buckets_are_those_that_the_docs_define():
         assert int.from_bytes(digest[:8], "big") % 100 == bucket
     assert feature_cells(np.array([7, np.nan, 2.5]), feature).tolist() == [30, 101, 30]
     assert feature_cells(pd.Series(["a", None], dtype="category"), feature).tolist() == [50, 101]
+
+
+@pytest.mark.parametrize("odd", [None, (0.5, 1), (-np.inf, 0)])
+def test_an_interval_is_read_alike_whatever_the_others_of_its_column_are(odd):
+    """Of one that is missing, or has a fraction, pandas makes floats of the ends of all."""
+    told = [(0, 10), (10, 20), (20, 30), (5, 7)]
+    whole, other = (pd.Series(pd.arrays.IntervalArray.from_tuples(t)) for t in (told, [*told, odd]))
+    assert str(whole[0]) != str(other[0])
+    for declared in (
+        ["(0, 10]", "(10, 20]", "(20, 30]"],
+        ["(0.0, 10.0]", "(10.0, 2e+1]", "(20.0, 30]"],
+    ):
+        categories = Categorical(declared)
+        for column in (whole, other, other.astype(object), other.astype(str)):
+            assert feature_cells(column, categories)[:4].tolist() == [0, 1, 2, 3]
+    buckets = [feature_cells(column, Hashed(200))[:4].tolist() for column in (whole, other)]
+    assert buckets[0] == buckets[1]
+    assert len({*buckets[0]}) == 4
+    assert unit_names(whole.tolist()) == unit_names(other.tolist())[:4]

@@ -36,6 +36,7 @@ from dpgb_dask.released.runtimes.xgboost import _names, encoder
 PIECES = [
     "0", "1", "7", "12", ".", "-", "+", "e", "E", " ", "\t", "\x00", ":", "T", "Z", "2020", "01", "-02", "10:30", "nan",
     "NA", "inf", "true", "x", "ß", "_", "٣", "\xa0", "+02:00", ".5", "123456789", "None",
+    "(", "[", "]", ", ",
 ]  # fmt: skip
 
 
@@ -49,6 +50,8 @@ class Job(str, enum.Enum):  # noqa: UP042 - the text of a StrEnum is its value
 ODD = [
     bytearray(b"7"), bytearray(b"blue"), memoryview(b"blue"), memoryview(b"\xff"), Job.BLUE, Job.SEVEN,
     np.timedelta64(3, "Y"), np.timedelta64(3, "M"), memoryview(np.arange(2.0)),
+    pd.Interval(0, 10), pd.Interval(0.0, 10.0), "(0, 10]", "(0.0, 10.0]", "[-0.0, 1e+16)", "(-inf, 2.50]", "(0, x]",
+    pd.Interval(-math.inf, math.inf, closed="both"), "(0,10]", "(nan, 1]", "(9007199254740993, 9007199254740994]",
     None, pd.NA, True, False, np.True_, np.False_, 0, -3, 7, 10**400, -(10**400), 0.5, -0.0, math.nan, math.inf,
     -math.inf, b"7", b"\xff", "7",
     "07", " 7.0 ", "7e400", "1_000", "0x10", "", "NA", "nan", "None", "TRUE", "false", "Infinity", "+inf", " inf",

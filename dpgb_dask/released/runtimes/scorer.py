@@ -54,6 +54,9 @@ ISO_DATE = re.compile(
     re.ASCII,
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+INTERVAL = re.compile(
+    r"([\[(])([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|-inf), ([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)([\])])"
+)
 ISO_POINT = re.compile(
     r"(-?\d{4,9})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?)?)?"
     r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d)(?:\.(\d+))?)?)?)?",
@@ -160,7 +163,13 @@ def object_form(value: Any) -> Any:
 
 
 def text_form(text: str) -> str:
-    """Return the normal form of a text that is no number: a text in ISO form is the date or time that it writes."""
+    """Return the normal form of a text that is no number: a text in ISO form is the date or time that it writes.
+
+    The ends of an interval are written as numbers are: "(0.0, 10.0]" is "(0, 10]".
+    """
+    if found := INTERVAL.fullmatch(text):
+        left, right = (form_text(float(end)) for end in found.group(2, 3))
+        return f"{found[1]}{left}, {right}{found[4]}"
     try:
         if found := ISO_DATE.fullmatch(text):
             return iso_form(found) or text
