@@ -16,6 +16,7 @@ from dpgb_dask.io.text import check_once, reading, shown
 from dpgb_dask.private.reading.parquet_files import (
     STRANGE,
     UNNOTED,
+    Options,
     is_interval,
     noted_strangely,
     odd_times,
@@ -86,7 +87,7 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             written_out[kind] = kind.to_pandas_dtype()
         elif is_interval(kind) or pa.types.is_time(kind) or nested:
             written_out[kind] = pd.ArrowDtype(kind)
-    options: dict[str, Any] = {"arrow_to_pandas": {"types_mapper": written_out.get}}
+    options: dict[str, Any] = {"arrow_to_pandas": Options(written_out.get)}
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another

@@ -29,10 +29,8 @@ STRANGE = (
 UNNOTED = "Write them without what pandas noted, as pyarrow.Table.replace_schema_metadata(None) gives them."
 AT_ONCE = 16  # footers that are read at once: each waits for its store
 BYTES = frozenset({"binary", "large_binary", "binary_view"})
-SAME_VALUES = (
-    frozenset({"string", "large_string", "string_view"}),
-    BYTES,
-)
+TEXT = frozenset({"string", "large_string", "string_view"})
+SAME_VALUES = (TEXT, BYTES)
 UNITS = ("s", "ms", "us", "ns")  # of Arrow, each a thousandth of the one before
 DAY = 86_400
 FAR = 4_000_000  # days: a date beyond the calendar of Python
@@ -113,7 +111,7 @@ class _Making(NamedTuple):
         if pa.types.is_time(kind):
             return odd_times(kind)
         if pa.types.is_nested(kind):
-            odd = odd_times(kind)
+            odd = odd_times(kind, text=True)
             return None if odd is None or self._stays(kind) else odd
         if (extremes := _extremes(kind)) is not None:
             return extremes if _is_bytes(kind) or noted is not None else None
@@ -179,7 +177,9 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             f" {_named(unlike, schema)}. Write these files again with one type, or read them by"
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
-    return partial(_in_own_types, reads, stored) if reads.by_folder else None
+    listed = any(_of_text(own.field(name).type) for file, own in each for name in file.columns)
+    told = any(making.given for file in reads.files.values() for making, _ in file.made)
+    return partial(_rewritten, reads, stored) if listed or told or reads.by_folder else None
 
 
 def not_in_each(lacking: Iterable[str], schema: Schema) -> StructureError:
@@ -289,6 +289,90 @@ def _by_folder(told: Mapping[str, Any], pieces: Sequence[Any]) -> bool:
     return bool(_folders(told)) and len(pieces) == 1 and not told.get("filters")
 
 
+def _rewritten(reads: _Reads, stored: Mapping[Key, pa.Schema], task: Task) -> Task:
+    """Return a task that no value makes fail, and that reads a file in its own types."""
+    task = _in_own_types(reads, stored, task)
+    if _is_reader(task):
+        reader: Any = copy(task.func)
+        reader.common_kwargs = _with_categories(reader.common_kwargs)
+        return Task(task.key, reader, *task.args, **task.kwargs)
+    if "arrow_to_pandas" in task.kwargs:
+        return Task(task.key, task.func, *task.args, **_with_categories(task.kwargs))
+    return task
+
+
+def _with_categories(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of reading by which text that is no UTF-8 may be among categories."""
+    given = told.get("arrow_to_pandas") or {}
+    return {**told, "arrow_to_pandas": Options(_Types(given.get("types_mapper")), given)}
+
+
+class Options(dict[str, Any]):
+    """``arrow_to_pandas``: what Arrow is told, with one ``types_mapper`` however many partitions are read by it.
+
+    Dask writes into it a function that asks the ``types_mapper`` it finds there, and does so for every partition: those
+    of a thousand call each other until Python refuses.
+    """
+
+    def __init__(
+        self, types_mapper: Callable[[pa.DataType], Any], others: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__({**(others or {}), "types_mapper": types_mapper})
+        self._types_mapper = types_mapper
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return what is told of something; the ``types_mapper`` as it was given."""
+        return self._types_mapper if key == "types_mapper" else super().get(key, default)
+
+
+def _of_text(kind: pa.DataType) -> bool:
+    """Return whether a type is Arrow's of categories that are text."""
+    return pa.types.is_dictionary(kind) and str(kind.value_type) in TEXT
+
+
+@dataclass(frozen=True)
+class _Types:
+    """Arrow's ``types_mapper``: that of the caller, if there is one, and `_TextCategories`."""
+
+    given: Callable[[pa.DataType], Any] | None
+
+    def __call__(self, kind: pa.DataType) -> Any:
+        told = None if self.given is None else self.given(kind)
+        return _TextCategories() if told is None and _of_text(kind) else told
+
+
+class _TextCategories:
+    """Stands where Arrow asks for a type of pandas: categories of text, of which those that are no UTF-8 stay bytes.
+
+    Arrow decodes the list of a whole chunk at once, and one of them makes it fail.
+    """
+
+    def __from_arrow__(self, values: pa.ChunkedArray) -> pd.Categorical:
+        try:
+            return values.to_pandas().array
+        except Exception:  # of one text or more: each is then read by itself
+            pass
+        places: dict[Any, int] = {}
+        codes = [np.empty(0, np.int64)]
+        for chunk in values.chunks:
+            listed = chunk.dictionary.cast(pa.large_binary()).to_pylist()
+            place = [
+                -1 if text is None else places.setdefault(_decoded(text), len(places))
+                for text in listed
+            ]
+            own = chunk.indices.cast(pa.int64()).fill_null(len(listed)).to_numpy()
+            codes.append(np.array([*place, -1])[own])
+        categories = pd.Index([*places], dtype=object)
+        return pd.Categorical.from_codes(np.concatenate(codes), categories, values.type.ordered)
+
+
+def _decoded(text: bytes) -> str | bytes:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
+
+
 def _in_own_types(reads: _Reads, stored: Mapping[Key, pa.Schema], task: Task) -> Task:
     """Return a task that reads a file of a folder in the types of another as one that reads it in its own.
 
@@ -336,6 +420,7 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
     dates: set[str] = set()
     times: set[str] = set()
     texts: set[str] = set()
+    nested: set[str] = set()
     falsely: set[str] = set()
     strangely: set[str] = set()
     for file, own in each:
@@ -352,9 +437,9 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
                     kinds[key] = making.may_fail(kind, noted)
                 if kinds[key]:
                     timed = "time32" in str(kind) or "time64" in str(kind)
-                    dated = pa.types.is_temporal(kind) or pa.types.is_nested(kind)
                     odd = texts if _is_bytes(kind) else falsely
-                    (times if timed else dates if dated else odd).add(name)
+                    odd = dates if pa.types.is_temporal(kind) else odd
+                    (nested if pa.types.is_nested(kind) else times if timed else odd).add(name)
     if strangely:
         raise StructureError(
             f"Parquet files hold {STRANGE}: {_named(strangely, schema)}. {UNNOTED}"
@@ -369,6 +454,12 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
         raise StructureError(
             "Parquet files hold times of day that are read as Python's, which have no nanoseconds and end with the day:"
             f" {_named(times, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow')."
+        )
+    if nested:
+        raise StructureError(
+            "Parquet files hold lists or structs that are read as Python's, which cannot hold every date, time or text"
+            f" of theirs: {_named(nested, schema)}. Read them by dask.dataframe.read_parquet(…,"
+            " dtype_backend='pyarrow')."
         )
     if texts:
         raise StructureError(
@@ -404,15 +495,17 @@ def is_interval(kind: pa.DataType) -> bool:
     return str(kind).startswith("extension<pandas.interval")
 
 
-def odd_times(kind: pa.DataType) -> pa.Array | None:
+def odd_times(kind: pa.DataType, *, text: bool = False) -> pa.Array | None:
     """Return two values that are, or hold, dates or times beyond Python's; None if a type has no such.
 
-    All lists are plain ones, and maps are lists of their entries: pandas makes the same of what is in them.
+    All lists are plain ones, and maps are lists of their entries: pandas makes the same of what is in them. With
+    ``text`` also those that hold text that is no UTF-8.
     """
     if pa.types.is_map(kind):
-        return odd_times(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return odd_times(pa.list_(entry), text=text)
     if pa.types.is_struct(kind):
-        held = [odd_times(one.type) for one in kind]
+        held = [odd_times(one.type, text=text) for one in kind]
         if all(part is None for part in held):
             return None
         whole = [
@@ -421,8 +514,10 @@ def odd_times(kind: pa.DataType) -> pa.Array | None:
         ]
         return pa.StructArray.from_arrays(whole, names=[one.name for one in kind])
     if pa.types.is_nested(kind):
-        inner = odd_times(kind.value_type)
+        inner = odd_times(kind.value_type, text=text)
         return None if inner is None else pa.ListArray.from_arrays([0, 1, 2], inner)
+    if text and str(kind) in TEXT:
+        return pa.array([b"\xff", b""], str(kind).replace("string", "binary")).view(kind)
     return _odd_time(kind)
 
 

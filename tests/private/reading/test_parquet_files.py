@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import pickle
 from itertools import product
 
 import dask
@@ -11,15 +12,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
 from dpgb_dask import Datetime, DPGBClassifier, Ledger, Schema, StructureError
+from dpgb_dask.encoding.columns import feature_cells
 from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.parquet_files import Options
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 
 SCHEMA = Schema({"x": (0, 1), "age": (0, 90)}, classes=[0, 1], target="y")
+NO_TEXT = pa.array([b"1", b"\xff", None]).view(pa.string())  # Arrow holds any bytes as text
 # of each type values that others cannot hold
 COLUMNS = {
     "whole": pa.array([1, 2**62, None]),
@@ -36,6 +41,8 @@ COLUMNS = {
     "time": pa.array([0, 2**62, None], pa.timestamp("us")),
     "nanoseconds": pa.array([1, 2**62, None], pa.timestamp("ns")),
     "listed": pa.array(["1", "abc", None]).dictionary_encode(),
+    "no text": NO_TEXT,
+    "listed, no text": NO_TEXT.dictionary_encode(),
 }
 # how Dask reads: file by file, by fragments of a data set, several files as one table
 READERS = {
@@ -103,6 +110,29 @@ def test_files_without_a_column_are_refused(tmp_path, reader, hive, arrays):
         source_of(folder, arrays=arrays, **READERS[reader])
     assert str(tmp_path) not in str(caught.value)
     assert "color" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", [None, "numpy_nullable", "pyarrow"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_text_that_is_no_utf_8_changes_no_other_row(tmp_path, reader, backend):
+    """Also where Arrow has the texts of a chunk in a list, of which pandas makes categories; and they stay such."""
+    schema = Schema({"x": (0, 1), "age": ["a", "b"]}, classes=[0, 1], target="y")
+    for odd, listed in product((b"b", b"Z\xfcrich"), (False, True)):
+        text = pa.array([b"a", odd, b"b", None, b"a"] * 20).view(pa.string())
+        folder = tmp_path / f"{odd}{listed}"
+        folder.mkdir()
+        age = text.dictionary_encode() if listed else text
+        rows = pa.table({"x": [0.5] * 100, "age": age, "y": [0, 1] * 50})
+        pq.write_table(rows, folder / "0.parquet", row_group_size=30)
+        table = dd.read_parquet(folder, dtype_backend=backend, **READERS[reader])
+        if listed and backend != "pyarrow":  # an operation below which categories have to be such
+            assert table["age"].dtype == "category"
+            codes = table["age"].map_partitions(lambda own: own.cat.codes, meta=("age", "int8"))
+            table = table.assign(x=codes / 9)
+        parts = loaded(read_source(table[["x", "age"]], table["y"], None, schema))
+        read = [feature_cells(part.x["age"], schema.features["age"]) for part in parts]
+        want = [0, 1 if odd == b"b" else 2, 1, 3, 0]
+        np.testing.assert_array_equal(np.concatenate(read), want * 20)
 
 
 def test_files_may_lack_what_is_not_read(tmp_path):
@@ -411,6 +441,18 @@ def test_dates_in_nested_columns_end_no_fit(tmp_path, form, leaf):
     assert "dtype_backend='pyarrow'" in refused
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_text_in_nested_columns_ends_no_fit(tmp_path, form):
+    schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
+    values = [*(IN_FORM[form](text) for text in (b"a", b"\xff", b"b")), None]
+    column = pa.array(values, FORMS[form](pa.binary())).view(FORMS[form](pa.string()))
+    rows = pa.table({"x": [0.5] * 4, "age": column, "y": [0, 1, 1, 0]})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    loaded(source_of(tmp_path, schema, dtype_backend="pyarrow"))
+    with pytest.raises(StructureError, match=r"text of theirs: 'age'.*dtype_backend='pyarrow'"):
+        source_of(tmp_path, schema)
+
+
 def test_dates_in_rare_nested_columns_end_no_fit(tmp_path):
     """Lists as views, and maps whose keys are nested: to make odd values of them failed."""
     schema = Schema({"x": (0, 1), "age": {"buckets": 9}}, classes=[0, 1], target="y")
@@ -426,3 +468,28 @@ def test_dates_in_rare_nested_columns_end_no_fit(tmp_path):
         pq.write_table(rows, folder / "0.parquet")
         with pytest.raises(StructureError, match=r"'age'.*dtype_backend='pyarrow'"):
             source_of(folder, schema)
+
+
+@pytest.mark.parametrize("tell", [Options, lambda mapper: {"types_mapper": mapper}])
+def test_what_arrow_is_told_stays_as_it_is_for_any_number_of_partitions(tell):
+    """Dask writes what it makes of that into it, for every partition anew: they would call each other."""
+    told = pickle.loads(pickle.dumps(tell({pa.int8(): pd.Int8Dtype()}.get)))
+    table = pa.table({"x": [0.5], "age": pa.array([1], pa.int8())})
+
+    def read():
+        for _ in range(1200):
+            frame = ArrowDatasetEngine._arrow_table_to_pandas(table, None, arrow_to_pandas=told)
+        return frame
+
+    if tell is Options:
+        assert read()["age"].dtype == pd.Int8Dtype()
+    else:
+        with pytest.raises(RecursionError):
+            read()
+
+
+def test_a_fit_reads_a_thousand_partitions_by_a_callers_own_way(tmp_path):
+    rows = pa.table({"x": [0.5] * 1200, "age": pa.nulls(1200, pa.int8()), "y": [0, 1] * 600})
+    pq.write_table(rows, tmp_path / "0.parquet", row_group_size=1)
+    told = {"split_row_groups": 1, "arrow_to_pandas": {"split_blocks": True}}
+    assert len(loaded(source_of(tmp_path, **told))) == 1200
