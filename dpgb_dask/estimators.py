@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -620,7 +621,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         from dpgb_dask.plots import plot_row  # noqa: PLC0415 - few uses of a model draw it
 
         check_is_fitted(self)
-        if isinstance(row, Mapping):
+        if isinstance(row, Mapping) and not isinstance(row, xr.Dataset):
             row = pd.DataFrame([dict(row)])
         elif isinstance(row, pd.Series):
             row = row.to_frame().T
@@ -990,7 +991,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
 
     @spoken
     def predict(self, X: Any) -> Any:
-        """Return the most probable class of each row; of equally probable ones the class that was declared first.
+        """Return the class of the largest score of each row, the most probable one; of equal ones the first declared.
 
         Parameters
         ----------
@@ -1042,10 +1043,11 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         return self._apply(X, outputs.Decisions(self._order()), np.float64, columns)
 
     def _told(self, row: Any) -> tuple[int, str]:
-        (chances,) = np.asarray(compute(self.predict_proba(row))[0])
+        asked = self.predict_proba(row), self.decision_function(row)
+        (chances,), (scores,) = map(np.asarray, compute(*asked))
         order, several = self._order(), self.model_.n_scores > 1
-        # of two classes, the score is that of the one declared second; of equal ones, the first declared is predicted
-        best = int(np.argmax(chances[np.argsort(order)])) if several else 1
+        # of two classes, the score is that of the one declared second; of several, the largest is that of the predicted
+        best = int(np.argmax(scores[np.argsort(order)])) if several else 1
         place = order.index(best)
         said = f"{self.schema_.target.name} = {self.classes_[place]}: probability {100 * chances[place]:.3g} %"
         return (best, f"{said}, the highest") if several else (0, said)

@@ -4,7 +4,7 @@ Total maps: they never raise or warn on a value (docs/design.md §1).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -109,8 +109,15 @@ def objects(column: Any) -> list[Any]:
     if isinstance(column, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(column).tolist()
         return [None if m else value for value, m in zip(objects(column.data), masked, strict=True)]
-    if str(getattr(column.dtype, "pyarrow_dtype", "")).startswith(OF_PANDAS):
+    kind = str(getattr(column.dtype, "pyarrow_dtype", ""))
+    if kind.startswith(OF_PANDAS):
         return _of_pandas(getattr(column, "array", column).__arrow_array__())
+    # of Python's last hours, as New York's clocks tell them, pandas makes no value in New York's time
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        column = getattr(column, "array", column).tz_convert("UTC")
+    if kind.startswith("timestamp"):
+        values = getattr(column, "array", column).__arrow_array__()
+        column = values.cast(kind.split(",", maxsplit=1)[0].removesuffix("]") + "]").to_numpy()
     # tolist would turn dates into integers
     read = list if getattr(column.dtype, "kind", "") in "Mm" else type(column).tolist
     try:
@@ -392,11 +399,21 @@ def cells_by(column: Any, index: Index) -> NDArray[np.uint16]:
     if (isinstance(dtype, np.dtype) and dtype.kind in "biuf") or is_typed_number(dtype):
         return index.of_numbers(numbers(column).astype(np.float64))
     values = getattr(column, "array", column)
+    if str(getattr(dtype, "pyarrow_dtype", "")).startswith("dictionary"):
+        return np.concatenate([*_listed_cells(values, index), np.empty(0, np.uint16)])
     if family(dtype) == "text" and isinstance(values, pd.arrays.ArrowExtensionArray):
         # all values are text, which Arrow compares byte for byte
         codes, uniques = pd.factorize(values)
         return np.append(_find(objects(uniques), index), missing)[codes]
     return _find(objects(column), index)
+
+
+def _listed_cells(values: Any, index: Index) -> Iterator[NDArray[np.uint16]]:
+    """Yield the cells of each chunk of an Arrow dictionary, by its list: Arrow joins none of which one holds a null."""
+    for chunk in values.__arrow_array__().chunks:
+        listed = objects(pd.arrays.ArrowExtensionArray(chunk.dictionary))
+        table = np.append(_find(listed, index), np.uint16(index.n + 1))
+        yield table[chunk.indices.cast("int64").fill_null(len(listed)).to_numpy()]
 
 
 def _find(values: list[Any], index: Index) -> NDArray[np.uint16]:

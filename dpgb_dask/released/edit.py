@@ -28,6 +28,7 @@ from dpgb_dask.released.explain.decomposition import Decomposition, PairEffect, 
 from dpgb_dask.released.explain.terms import AND, meant, name_of
 from dpgb_dask.released.monotone import monotone_model
 from dpgb_dask.scalars import finite_float, is_listing, is_number, plain_text, python_scalar
+from dpgb_dask.values import cells
 
 KINDS = {
     "monotone": {"kind", "feature", "direction"},
@@ -375,11 +376,19 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
         return inside
     assert bins.cell_to_bin is not None
     known = list(feature.categories)
-    if unknown := [value for value in where if value not in known]:
+    forms = cells(known)
+    # as rows are read: "1" is the category 1
+    read = zip(where, cells(where), strict=True)
+    named = [
+        known[forms.index(form)] if value not in known and form in forms else value
+        for value, form in read
+    ]
+    if unknown := [value for value in named if value not in known]:
         raise PlanError(
-            f"where names {listed(unknown)}, which are no declared categories of {name!r}."
+            f"where names {listed(unknown)}, which {name!r} does not have: it has {listed(known)}. What is other or"
+            " missing is changed only without where."
         )
-    inside[bins.cell_to_bin[[known.index(value) for value in where]]] = True
+    inside[bins.cell_to_bin[[known.index(value) for value in named]]] = True
     return inside
 
 

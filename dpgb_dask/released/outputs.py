@@ -24,7 +24,7 @@ def sorted_places(labels: Sequence[Any]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Labels:
-    """The most probable class of each row; of equal ones the class that was declared first.
+    """The class of the largest score of each row; of equal ones the class that was declared first.
 
     Parameters
     ----------

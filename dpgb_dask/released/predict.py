@@ -29,7 +29,6 @@ from dpgb_dask.errors import StructureError, in_our_words
 from dpgb_dask.lazy_decoding import total_collection, total_values
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr
 
-COLUMNS = "class"  # the dimension of several outputs per row, in xarray
 BLOCK_ROWS = 1 << 14  # so that the codes of a block stay in the second-level cache
 
 Codes = NDArray[np.uint8]  # (n_features, n_rows)
@@ -54,12 +53,15 @@ class RowFunction:
         Turns the model into a function from codes to one output per row; called once per block.
     task : str
         Name of its tasks on Dask's dashboard, and beginning of the names of its collections.
+    told : (str, str)
+        In xarray, the name of the output, and the dimension of several outputs per row.
     """
 
     model: Model
     schema: Schema
     prepare: Callable[[Model], OfCodes]
     task: str = "dpgb-predict"
+    told: tuple[str, str] = ("prediction", "class")
 
     def __repr__(self) -> str:
         return f"<{self.task}>"  # of short names; a model is long
@@ -199,12 +201,13 @@ def _on_dataarray(
 ) -> xr.DataArray:
     if rows.ndim != 2:
         raise no_table(rows)
-    _check_dim(rows.dims[0], columns)
+    _check_dim(function, rows.dims[0], columns)
     features = rows.dims[1]
     if features in rows.coords and rows.coords[features].dtype.kind in "OUST":
         positions = match_names(rows.coords[features].to_index(), function.schema)
         rows = rows[:, list(positions)]
-    return _labelled(apply(function, total_values(rows), dtype, columns), rows, columns)
+    values = apply(function, total_values(rows), dtype, columns)
+    return _labelled(function, values, rows, columns)
 
 
 def _on_dataset(
@@ -215,7 +218,7 @@ def _on_dataset(
     match_names(names, function.schema, ordered=False)
     variables = [rows[name] for name in function.schema.names]
     check_one_axis({str(v.name): v.dims for v in variables})
-    _check_dim(variables[0].dims[0], columns)
+    _check_dim(function, variables[0].dims[0], columns)
     check_columns(tuple(v.variable for v in variables), function.schema)
     chunks = next((v.chunks for v in variables if v.chunks is not None), None)
     if chunks is not None:  # variables of a store may have other chunks than the first
@@ -223,7 +226,7 @@ def _on_dataset(
         values: Any = _of_arrays(function, arrays, dtype, columns)
     else:
         values = function(tuple(map(total_values, variables)))  # each by itself, as in a fit
-    return _labelled(values, variables[0], columns)
+    return _labelled(function, values, variables[0], columns)
 
 
 def _lazy(variable: xr.DataArray) -> da.Array:
@@ -234,23 +237,26 @@ def _lazy(variable: xr.DataArray) -> da.Array:
     return da.from_array(np.asarray(values), chunks=-1, name=False)
 
 
-def _check_dim(rows: Any, columns: tuple[Any, ...] | None) -> None:
+def _check_dim(function: RowFunction, rows: Any, columns: tuple[Any, ...] | None) -> None:
     """Refuse rows along a dimension whose name the columns of the output have."""
-    if rows == COLUMNS and columns is not None:
+    dim = function.told[1]
+    if rows == dim and columns is not None:
         raise StructureError(
-            f"the rows lie along the dimension {COLUMNS!r}, which is the name of the output's columns. Give it another"
-            f" one: data.rename({{{COLUMNS!r}: 'row'}})."
+            f"the rows lie along the dimension {dim!r}, which is the name of the output's columns. Give it another"
+            f" one: data.rename({{{dim!r}: 'row'}})."
         )
 
 
-def _labelled(values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None) -> xr.DataArray:
-    """Return predictions with the row coordinates of the input."""
-    rows = like.dims[0]
-    coords: dict[Any, Any] = {name: c for name, c in like.coords.items() if c.dims == (rows,)}
+def _labelled(
+    function: RowFunction, values: Any, like: xr.DataArray, columns: tuple[Any, ...] | None
+) -> xr.DataArray:
+    """Return outputs with the row coordinates of the input."""
+    rows, (name, dim) = like.dims[0], function.told
+    coords: dict[Any, Any] = {key: c for key, c in like.coords.items() if c.dims == (rows,)}
     if columns is None:
-        return xr.DataArray(values, dims=(rows,), coords=coords, name="prediction")
-    coords[COLUMNS] = list(columns)
-    return xr.DataArray(values, dims=(rows, COLUMNS), coords=coords, name="prediction")
+        return xr.DataArray(values, dims=(rows,), coords=coords, name=name)
+    coords[dim] = list(columns)
+    return xr.DataArray(values, dims=(rows, dim), coords=coords, name=name)
 
 
 def _frame(values: NDArray[Any], index: Any, columns: tuple[Any, ...] | None) -> Any:

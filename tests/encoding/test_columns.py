@@ -29,6 +29,7 @@ from dpgb_dask.encoding.columns import (
     numbers,
     split_columns,
 )
+from dpgb_dask.encoding.columns import objects as objects_of
 from dpgb_dask.encoding.structure import family
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import SchemaError
@@ -464,3 +465,41 @@ def test_an_interval_is_read_alike_whatever_the_others_of_its_column_are(odd):
     assert buckets[0] == buckets[1]
     assert len({*buckets[0]}) == 4
     assert unit_names(whole.tolist()) == unit_names(other.tolist())[:4]
+
+
+@pytest.mark.parametrize("null", [None, "a"])
+def test_lists_of_arrow_that_hold_a_null_are_read(null):
+    """Arrow joins no lists of several chunks, of which one holds a null; a part without any value makes such."""
+    one = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.int32()), pa.array(["b", null]))
+    parts = [one, pa.array(["c", "a", None]).dictionary_encode()]
+    column = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array(parts)))
+    at = 3 if null is None else 0
+    cells = feature_cells(column, Categorical(["a", "b"]))
+    assert cells.tolist() == [1, at, 3, at, 2, 0, 3]
+    numbers_ = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array([7, None]))
+    column = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([numbers_, numbers_[:1]])))
+    assert feature_cells(column, Categorical(["a", 7])).tolist() == [1, 3, 3, 1]
+    assert feature_cells(column[:0], Categorical(["a", 7])).tolist() == []
+
+
+@pytest.mark.parametrize("unit", ["s", "us"])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+09:00"])
+def test_a_time_is_read_alike_in_a_column_of_times_and_among_others(zone, unit):
+    """Also the last and first hours of Python's calendar, in zones where they are beyond it."""
+    at = [
+        "0001-01-01T00:00:00",
+        "2020-02-29T12:30:00",
+        "9999-12-31T23:59:59",
+        "10000-01-01T04:59:59",
+    ]
+    times = pd.Series(np.array(at, f"M8[{unit}]")).dt.tz_localize("UTC").dt.tz_convert(zone)
+    alone = [cells([value])[0] for value in np.array(at, f"M8[{unit}]")]
+    assert len({*alone}) == 4
+    arrow = times.astype(pd.ArrowDtype(pa.timestamp(unit, zone)))
+    for column in (
+        times,
+        times.array,
+        arrow,
+        arrow.dt.tz_localize(None) if zone == "UTC" else arrow,
+    ):
+        assert cells(objects_of(column)) == alone

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
@@ -145,7 +146,8 @@ class LocalExplanation:
             value = float(values_of(score[None, :], self.model.link, self.schema.target)[0])
             return 0, f"{value:.4g}", value
         chances = LINKS[self.model.link](score[None, :] / SCORE_ONE)[0]
-        best = int(np.argmax(chances))
+        # as `predict` does: probabilities may be equal where scores are not
+        best = int(np.argmax(score)) if len(score) > 1 else int(np.argmax(chances))
         return best, str(classes[best]), float(chances[best])
 
     @property
@@ -193,15 +195,23 @@ class LocalExplanation:
 
     def _values(self, key: int) -> list[Any]:
         """Return the row's value of each feature, of a part of a date the date, and nothing for other terms."""
-        if isinstance(self.rows, pd.DataFrame):
-            row = self.rows.iloc[key]
-            known = dict(zip(map(str, self.rows.columns), row, strict=True))
-        elif isinstance(self.rows, np.ndarray):
-            known = dict(zip(self.schema.names, self.rows[key], strict=True))
-        else:
+        rows = self.rows
+        if isinstance(rows, xr.DataArray):  # by position, or named as the schema has them
+            features = rows.indexes.get(rows.dims[1], self.schema.names)
+            named = {*map(str, features)} >= {*self.schema.names}
+            rows = rows.to_numpy()
+            rows = pd.DataFrame(rows, columns=features) if named else rows
+        if isinstance(rows, pd.DataFrame):
+            row = rows.iloc[key]
+            known = dict(zip(map(str, rows.columns), row, strict=True))
+        elif isinstance(rows, np.ndarray):
+            known = dict(zip(self.schema.names, rows[key], strict=True))
+        elif isinstance(rows, xr.Dataset):
+            known = {name: rows[name].to_numpy()[key] for name in self.schema.names}
+        else:  # a Zarr group, whose values are not read twice
             known = {}
-        source = dict(zip(self.schema.encoded_names, self.schema.sources, strict=True))
-        return [known.get(source[name], "") if name in source else "" for name in self.names]
+        own = [known.get(source, "") for source in self.schema.sources]
+        return [*own, *[""] * (len(self.names) - len(own))]
 
     def visualize(self, key: int | None = None) -> Any:
         """Return a figure of one row, drawn by `interpret` with plotly.
@@ -322,7 +332,13 @@ def explain_local(
     dtype = np.dtype(np.int64)
     steps = tuple(
         apply(
-            RowFunction(model, schema, Contributions(found, k), task="dpgb-explain"),
+            RowFunction(
+                model,
+                schema,
+                Contributions(found, k),
+                task="dpgb-explain",
+                told=("contribution", "term"),
+            ),
             rows,
             dtype,
             names,
