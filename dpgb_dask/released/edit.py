@@ -385,8 +385,8 @@ def _inside(model: Model, schema: Schema, j: int, where: Any) -> NDArray[np.bool
     ]
     if unknown := [value for value in named if value not in known]:
         raise PlanError(
-            f"where names {listed(unknown)}, which {name!r} does not have: it has {listed(known)}. What is other or"
-            " missing is changed only without where."
+            f"where names {listed(unknown)}, which are no declared categories of {name!r}. Choose among"
+            f" {listed(known)}; what is other or missing is changed only without where."
         )
     inside[bins.cell_to_bin[[known.index(value) for value in named]]] = True
     return inside

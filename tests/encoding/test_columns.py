@@ -470,7 +470,9 @@ def test_an_interval_is_read_alike_whatever_the_others_of_its_column_are(odd):
 @pytest.mark.parametrize("null", [None, "a"])
 def test_lists_of_arrow_that_hold_a_null_are_read(null):
     """Arrow joins no lists of several chunks, of which one holds a null; a part without any value makes such."""
-    one = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.int32()), pa.array(["b", null]))
+    one = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 1], pa.int32()), pa.array(["b", null])
+    )
     parts = [one, pa.array(["c", "a", None]).dictionary_encode()]
     column = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array(parts)))
     at = 3 if null is None else 0

@@ -336,6 +336,13 @@ def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, fe
     by_series = fitted.plot_local(features.iloc[3])
     by_dict = fitted.plot_local(features.iloc[3].to_dict())
     assert by_series.axes[0].get_title() == by_dict.axes[0].get_title() == axes.get_title()
+    data = row.to_xarray()
+    for rows in (data, data[[*features]].to_array("feature").T):
+        drawn = fitted.plot_local(rows).axes[0]
+        assert drawn.get_title() == axes.get_title()
+        assert [label.get_text() for label in drawn.get_yticklabels()] == named
+    with pytest.raises(StructureError, match="one row, and was given 2"):
+        fitted.plot_local(features.iloc[:2].to_xarray())
     with pytest.raises(StructureError, match="one row, and was given 2"):
         fitted.plot_local(features.iloc[:2])
 
@@ -357,6 +364,33 @@ def test_of_equal_scores_the_picture_shows_the_class_that_is_predicted(features)
     row = rows.iloc[[0]]
     assert fitted.predict(row)[0] == "c"
     assert fitted.plot_local(row).axes[0].get_title().startswith("target = c: probability 33.3 %")
+
+
+def test_of_equal_probabilities_the_picture_shows_the_class_that_is_predicted(features):
+    """Probabilities that are scores are 0 for all scores below, of which the largest is predicted."""
+    schema = Schema({"x": (-3, 3)}, classes=["c", "b", "a"])
+    options = {
+        "epsilon": 5.0,
+        "recipe": "fdp-hist-averaging",
+        "noise": SeededNoise(0),
+        "random_state": 0,
+    }
+    labels = np.array(["a", "b", "c", "a"] * (len(features) // 4))
+    rows = features[["x"]].iloc[: len(labels)]
+    fitted = DPGBClassifier(schema=schema, **options).fit(rows, labels)
+    model = fitted.model_
+    fitted.model_ = replace(
+        model,
+        intercept=np.array([-30_000, -10_000, -20_000], np.int32),
+        tables=tuple(np.zeros_like(table) for table in model.tables),
+        trees=model.trees.only(np.empty(0, np.int64)),
+    )
+    row = rows.iloc[[0]]
+    assert len({*fitted.predict_proba(row)[0]}) == 1
+    assert fitted.predict(row)[0] == "b"
+    assert fitted.plot_local(row).axes[0].get_title().startswith("target = b: probability 33.3 %")
+    assert fitted.explain_local(row).selector["Predicted"].tolist() == ["b"]
+    assert fitted.explain_local(row).data(0)["perf"]["predicted"] == 1
 
 
 def test_plot_draws_the_models_own_explanation(classifier):

@@ -355,6 +355,34 @@ def test_an_edit_that_means_nothing_raises(model, edit, message):
         edit(model.edit())
 
 
+def test_categories_are_named_as_rows_are_read_and_others_are_told():
+    """A text may spell a category that is a number; groups and buckets are those of the encoded column."""
+    features = {
+        "code": [1, 2],
+        "zip": {"from": {"01067": "east", "20095": "north"}},
+        "shop": {"buckets": 2},
+    }
+    schema = Schema(features, classes=[0, 1])
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"code": rng.integers(1, 3, 500), "zip": "01067", "shop": "A1"})
+    settings = {"epsilon": 30.0, "noise": SeededNoise(1), "recipe": "fdp-tr-newton"}
+    made = DPGBClassifier(schema=schema, n_estimators=5, **settings).fit(x, x["code"] > 1)
+    one, other = (
+        made.edit().clamp("code", low=3, where=where).done().decision_function(x)
+        for where in (1, "01")
+    )
+    np.testing.assert_array_equal(one, other)
+    for name, where, told in (
+        ("zip", "01067", "east"),
+        ("shop", "A1", "bucket 1"),
+        ("code", "3", "2"),
+    ):
+        with pytest.raises(
+            PlanError, match=rf"no declared categories of '{name}'. Choose among .*{told}"
+        ):
+            made.edit().clamp(name, low=0, where=where)
+
+
 def test_one_category_is_named_whatever_its_type():
     """A category may be a number or a truth value, of Python or NumPy, and needs no list."""
     rng = np.random.default_rng(0)

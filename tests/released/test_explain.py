@@ -10,6 +10,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from helpers import raw_scores
 from odd_dates import UNITLESS
 
@@ -402,6 +403,38 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert row["values"][2] == rows["age"].iloc[1]
     assert list(local.selector.columns) == ["Row", "Predicted"]
     assert isinstance(found.selector, pd.DataFrame)
+
+
+def test_rows_of_xarray_tell_their_values_and_terms_along_a_dimension_of_that_name(
+    model, shares, binary_schema, rows
+):
+    few = rows[:3].reset_index(drop=True)
+    want = explain_local(model, shares, binary_schema, few)
+    data = few.to_xarray().rename(index="class")
+    numbers = xr.DataArray(few.to_numpy(object), dims=("class", "feature"))
+    named = numbers.assign_coords(feature=[*few])
+    for given in (data, numbers, named, data.chunk({"class": 2})):
+        told = explain_local(model, shares, binary_schema, given).compute()
+        for k in range(3):
+            assert [*map(str, told.data(k)["values"])] == [*map(str, want.data(k)["values"])]
+        assert (told.steps[0].dims, told.steps[0].name) == (("class", "term"), "contribution")
+        assert told.steps[0]["term"].to_numpy().tolist() == [*told.names]
+
+
+def test_a_pair_has_no_value_of_a_feature_of_its_name(model, shares):
+    schema = Schema(
+        {
+            "x": (-3, 3),
+            "x & color": (-1, 1),
+            "remainder": (18, 90),
+            "color": ["red", "green", "blue"],
+        },
+        classes=[0, 1],
+    )
+    row = pd.DataFrame({"x": [0.5], "x & color": [0.25], "remainder": [30], "color": ["red"]})
+    told = explain_local(model, shares, schema, row)
+    assert [*told.names].count("x & color") == [*told.names].count("remainder") == 2
+    assert told.data(0)["values"] == [0.5, 0.25, 30, "red", *[""] * (len(told.names) - 4)]
 
 
 @pytest.mark.parametrize("link", ["identity", "log"])
