@@ -279,7 +279,7 @@ def _width(source: Any) -> int:
     return int(source.shape[1])
 
 
-def of_types(types: Mapping[str, Any], target: str | None = None) -> SchemaDraft:
+def of_types(types: Mapping[str, Any], target: str | None) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
     if target is not None and column_name(target) not in types:
         hint = (

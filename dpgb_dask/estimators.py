@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpgb_dask import inferred, losses, parameters
 from dpgb_dask.calls import spoken
 from dpgb_dask.clients import compute
-from dpgb_dask.contracts.model import BinShares, Model, NoiseBands
+from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.plan import Budget, Plan, Progress, Shape, weight_bits_for
 from dpgb_dask.contracts.schema import MAX_WEIGHT, Schema
 from dpgb_dask.controller.ledger import Ledger
@@ -505,7 +505,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             return target.middle
         if self.model_.link == "log":
             return math.log(target.high) - losses.RATE_SHIFT
-        return -0.5 if self.model_.link == "probability" and self.model_.n_scores == 1 else 0.0
+        return -outputs.even_score(self.model_) / SCORE_ONE
 
     @spoken
     def explain_global(self) -> explain.GlobalExplanation:

@@ -225,6 +225,8 @@ def _is_text(dtype: Any) -> bool:
 def _largest_weight(sample_weight: Any) -> int:
     """Check sample weights, and return the largest, rounded up."""
     ranges = [part for part in _on_parts(sample_weight, _range) if part is not None]
+    if not ranges:
+        raise StructureError("sample_weight must have one number per row.")
     low, high = np.min(ranges), np.max(ranges)  # NaN if one is
     if not low >= 0 or not np.isfinite(high):
         raise StructureError("sample_weight must be finite and not negative.")

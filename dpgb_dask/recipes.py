@@ -24,7 +24,7 @@ from dpgb_dask.components.trees.splits import (
     TotallyRandom,
 )
 from dpgb_dask.components.trees.stage import Trees
-from dpgb_dask.contracts.plan import Plan
+from dpgb_dask.contracts.plan import Plan, Stage
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.losses import LOSSES, Loss
 
@@ -104,16 +104,15 @@ _FDP_DEVIATIONS = (
     _REACHABLE,
 )
 _IH = IterativeHessian(rounds=5, n_bins=32)
+_FDP_BINS = PublicBins(n_bins=32)
 
 
-def _fdp(name: str, what: str, trees: Trees) -> Plan:
+def _fdp(name: str, what: str, trees: Trees, bins: Stage = _FDP_BINS) -> Plan:
     means = trees.leaf.means  # means of the targets themselves need no start score
     return Plan(
         name=name,
         source=f"Maddock et al. 2022, {what}",
-        stages=(PublicBins(n_bins=32), trees)
-        if means
-        else (PublicBins(n_bins=32), BaseScore(), trees),
+        stages=(bins, trees) if means else (bins, BaseScore(), trees),
         deviations=_FDP_DEVIATIONS,
         losses=MEANS if means else EVERY_LOSS,
     )
@@ -127,21 +126,22 @@ _FDP = (
         "totally random, Newton, iterative Hessian",
         Trees(leaf=_NEWTON, candidates=_IH),
     ),
-    replace(
-        _fdp("fdp-tr-newton-log", "totally random, Newton, log candidates", Trees(leaf=_NEWTON)),
-        stages=(PublicBins(n_bins=32, spacing="log"), BaseScore(), Trees(leaf=_NEWTON)),
+    _fdp(
+        "fdp-tr-newton-log",
+        "totally random, Newton, log candidates",
+        Trees(leaf=_NEWTON),
+        replace(_FDP_BINS, spacing="log"),
     ),
     # quantiles come from one released histogram; those of the paper are not private
-    replace(
-        _fdp("fdp-tr-newton-quantile", "totally random, Newton, quantiles", Trees(leaf=_NEWTON)),
-        stages=(
-            Bins(share=0.098, max_bins=32),
-            Trees(),
-        ),
+    _fdp(
+        "fdp-tr-newton-quantile",
+        "totally random, Newton, quantiles",
+        Trees(leaf=_NEWTON),
+        Bins(share=0.098, max_bins=32),
     ),
     replace(
         _fdp("ldp", "§5.3.4: local differential privacy", Trees(leaf=_NEWTON)),
-        stages=(PublicBins(n_bins=32), RowCount(share=0.002), Trees(leaf=_NEWTON, budget=Local())),
+        stages=(_FDP_BINS, RowCount(share=0.002), Trees(leaf=_NEWTON, budget=Local())),
         deviations=(
             *_FDP_DEVIATIONS,
             "No row is noised by itself: the controller draws the noises of all rows as one, by their noisy number. The"

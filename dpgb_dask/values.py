@@ -410,7 +410,7 @@ def form_text(form: float | str) -> str:
 def _exact_name(text: str) -> str:
     """Return the name of a huge number in a text: its sign and digits if it is a whole number, else the text."""
     whole = WHOLE.fullmatch(text.strip())
-    return f"{whole[1].replace('+', '')}{whole[2].lstrip('0') or '0'}" if whole else str(text)
+    return f"{whole[1].replace('+', '')}{whole[2].lstrip('0')}" if whole else str(text)
 
 
 def exact_id(value: Any) -> Any:

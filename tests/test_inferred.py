@@ -213,6 +213,12 @@ def test_weights_of_dask_are_checked(features, labels, weight, match):
             DPGBClassifier(schema="infer", **SEEDED).fit(X, y, sample_weight=given)
 
 
+def test_no_weights_of_dask_are_refused(features, labels):
+    X, y = da.from_array(features[["x"]].to_numpy(), chunks=500), da.from_array(labels, chunks=500)
+    with pytest.raises(StructureError, match="one number per row"):
+        DPGBClassifier(schema="infer", **SEEDED).fit(X, y, sample_weight=da.zeros(0, chunks=1))
+
+
 def test_weights_of_dask_count_as_those_in_memory(features, labels):
     table, weights = features[["x", "age"]].to_numpy(), np.where(labels == 1, 1.5, 0.25)
     lazy = [da.from_array(part, chunks=len(part)) for part in (table, labels, weights)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.contracts.features import Categorical, Encoded, Numeric
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.frozen import frozen
 from dpgb_dask.kernels.bin import EdgeTable, shared_table
 
 FINE = 1024  # uniform cells of the finest grid
@@ -33,9 +34,9 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     low, high = feature.low, feature.high
     width = high - low
     if width <= 0:
-        return np.empty(0)
+        return frozen(np.empty(0))
     if feature.integer and width <= ONE_CELL_EACH:
-        return np.arange(np.floor(low), np.ceil(high), dtype=np.float64) + 0.5
+        return frozen(np.arange(np.floor(low), np.ceil(high), dtype=np.float64) + 0.5)
     step, each = FINE // n_uniform, 1 if n_uniform >= DENSE else PER_OCTAVE
     parts = [low + width * (np.arange(step, FINE, step) / FINE)]
     geometric = 2.0 ** (-np.arange(each, GEOMETRIC + 1, each) / PER_OCTAVE)
@@ -46,9 +47,7 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     edges = np.concatenate(parts)
     if feature.integer:
         edges = np.floor(edges) + 0.5
-    edges = np.unique(edges).astype(np.float64)
-    edges.flags.writeable = False
-    return edges
+    return frozen(np.unique(edges).astype(np.float64))
 
 
 def n_cells(feature: Encoded, n_uniform: int) -> int:

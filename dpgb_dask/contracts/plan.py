@@ -21,6 +21,7 @@ from dpgb_dask.contracts.queries import Query
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.errors import PlanError
+from dpgb_dask.frozen import settle
 from dpgb_dask.kernels.histogram import scores_at_once
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS
 from dpgb_dask.losses import Loss
@@ -52,14 +53,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         epsilon = _between("epsilon", self.epsilon, float("inf"), "a finite number above 0")
-        object.__setattr__(self, "epsilon", epsilon)
+        settle(self, epsilon=epsilon)
         rule = "strictly between 0 and 1, or 0 for a pure plan"
         delta = (
             0.0
             if is_number(self.delta) and self.delta == 0
             else _between("delta", self.delta, 1.0, rule)
         )
-        object.__setattr__(self, "delta", delta)
+        settle(self, delta=delta)
 
 
 # below this many standard deviations of its noise, a number of rows cannot be told from zero
@@ -122,13 +123,13 @@ class Shape:
             if bounded is not loss:  # a class may give another loss for these bounds
                 losses.check_loss(bounded, self.kind)
             loss = bounded
-        object.__setattr__(self, "loss", loss)
+        settle(self, loss=loss)
         for name, least in (("weight_bits", 0), ("max_weight", 1)):
             own = whole_number(getattr(self, name))
             if own is None or own < least:
                 value = getattr(self, name)
                 raise PlanError(f"{name}={value!r} must be a whole number, at least {least}.")
-            object.__setattr__(self, name, own)
+            settle(self, **{name: own})
         most_bits = MOST_WEIGHT_STEPS.bit_length()
         if self.max_weight << min(self.weight_bits, most_bits) > MOST_WEIGHT_STEPS:
             raise PlanError(
@@ -142,7 +143,7 @@ class Shape:
                 raise PlanError(
                     f"class_weight={times!r} must be one number in [0, {self.max_weight}] for each declared class."
                 )
-            object.__setattr__(self, "class_weight", times)
+            settle(self, class_weight=times)
         self.constraints.check(self.schema)
 
     @property

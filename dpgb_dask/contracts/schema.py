@@ -44,7 +44,7 @@ from dpgb_dask.values import is_missing, listed_values
 from dpgb_dask.whole_files import file_of, write_given
 
 VERSION = 1
-MAX_FEATURES = 65_535  # trees name a feature in 16 bits
+MAX_FEATURES = 65_535  # encoded columns: trees name one in 16 bits
 # rows · max_weight · 2**15 < 2**31 must leave room for several rows between flushes
 MAX_WEIGHT = 1 << 12
 
@@ -157,11 +157,6 @@ class Schema:
                 f"features {what}. Give a dict that declares each column by its name, such as {{'age': (17, 90), 'job':"
                 " ['office', 'field']}. Schema.draft(data) has the names."
             )
-        if len(features) > MAX_FEATURES:
-            raise SchemaError(
-                f"The schema declares more than {MAX_FEATURES} features: trees name a feature in 16 bits. List those"
-                " that matter, and the others in 'ignore'."
-            )
         self.features: dict[str, Feature] = {
             str(name): feature_of(str(name), spec) for name, spec in features.items()
         }
@@ -184,6 +179,11 @@ class Schema:
                     f"feature {source!r} is encoded as a column {met[0]!r}, which is a feature too. Rename one of them."
                 )
             self.encoded |= own
+        if len(self.encoded) > MAX_FEATURES:
+            raise SchemaError(
+                f"The schema declares more than {MAX_FEATURES} features, of which a date is one for each of its parts:"
+                " trees name a feature in 16 bits. List those that matter, and the others in 'ignore'."
+            )
         self.sources = tuple(source for source, own in columns.items() for _ in own)
         self.target = target_of(target, classes, target_bounds)
         self.ignore = names_ignored(ignore)

@@ -282,7 +282,7 @@ def read_head(file: Path) -> Head | None:
     return seq, digest
 
 
-def write_head(file: Path, head: Head, name: str = "") -> Path:
+def write_head(file: Path, head: Head, name: str) -> Path:
     """Write a head that is not committed yet to a pending file that only this thread uses; return that file.
 
     Parameters

@@ -910,8 +910,8 @@ def packed_table(
     clip: float,
     hess_scale: float,
     *,
-    second: str = "hessian",
-    filtered: bool = False,
+    second: str,
+    filtered: bool,
 ) -> NDArray[np.int64]:
     """Return the packed table, in steps, of (g, h) in natural units at the points of a table.
 

@@ -513,5 +513,5 @@ def _check_fit_together(schema: Schema, model: Model) -> None:
     Kernels do not check bounds, so a file that was tampered with must be refused here.
     """
     check_model(model, schema)
-    if np.any(model.trees.splits.masks > 1) or model.link not in LINKS_OF[schema.target.type]:
+    if model.link not in LINKS_OF[schema.target.type]:
         raise ValueError("parts that do not fit together")

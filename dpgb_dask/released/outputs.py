@@ -37,7 +37,7 @@ class Labels:
     def __call__(self, model: Model) -> OfCodes:
         """Return the function of codes."""
         score = scorer(model)
-        even = _even_score(model)
+        even = even_score(model)
 
         def of_codes(codes: Codes) -> NDArray[Any]:
             values = score(codes)
@@ -48,9 +48,15 @@ class Labels:
         return of_codes
 
 
-def _even_score(model: Model) -> int:
-    """Return the score, in steps, at which two classes are equally probable."""
-    return SCORE_ONE // 2 if model.link == "probability" else 0
+def even_score(model: Model) -> int:
+    """Return the score, in steps, at which two classes are equally probable; 0 where there is one score per class."""
+    return SCORE_ONE // 2 if model.link == "probability" and model.n_scores == 1 else 0
+
+
+def scale_of(link: str, target: Target) -> tuple[float, float]:
+    """Return middle and half-width of a numeric target: the prediction is ``middle + half * link(score)``."""
+    # with the link "log", predictions are shares of the upper bound
+    return (0.0, target.high) if link == "log" else (target.middle, target.half)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Decisions:
     def __call__(self, model: Model) -> OfCodes:
         """Return the function of codes."""
         score, order = scorer(model), list(self.order)
-        even = _even_score(model)
+        even = even_score(model)
 
         def of_codes(codes: Codes) -> NDArray[np.float64]:
             values = score(codes)
@@ -104,8 +110,7 @@ class Decisions:
 
 def values_of(score: NDArray[np.integer[Any]], link: str, target: Target) -> NDArray[np.float64]:
     """Return the predictions of a regressor for scores in steps, within the target's public bounds."""
-    # with the link "log", predictions are shares of the upper bound
-    middle, half = (0.0, target.high) if link == "log" else (target.middle, target.half)
+    middle, half = scale_of(link, target)
     return np.clip(middle + half * LINKS[link](score / SCORE_ONE), target.low, target.high)
 
 

@@ -250,3 +250,8 @@ def test_the_most_rounds_only_fall():
     seen = []
     fitted(callbacks=[lambda _label, _done, most: seen.append(most)])
     assert seen == sorted(seen, reverse=True)
+
+
+def test_an_open_window_of_two_whole_numbers_in_a_cell_is_coarse():
+    assert Window(0, 0, 0.0, 1.5, 5, True).is_coarse(100.0)
+    assert not Window(0, 0, 0.0, 0.5, 5, True).is_coarse(100.0)

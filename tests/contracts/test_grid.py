@@ -55,3 +55,15 @@ def test_counts_of_a_grid_are_sums_of_the_finest(n_uniform):
         own = np.searchsorted(grid.edges[j], x) + grid.offsets[j]
         np.testing.assert_array_equal(coarsening(fine, grid)[whole], own)
         assert coarsening(fine, grid)[high - 1] == grid.offsets[j + 1] - 1  # missing values
+
+
+@pytest.mark.parametrize("feature", [Numeric(0, 10, integer=True), Numeric(3, 3), Numeric(0, 1)])
+def test_remembered_edges_cannot_be_written_to(feature):
+    assert not numeric_edges(feature, 16).flags.writeable
+
+
+@pytest.mark.parametrize("n_uniform", GRIDS)
+def test_zero_has_a_cell_of_its_own_where_bounds_are_on_both_sides(n_uniform):
+    edges = numeric_edges(Numeric(-1, 1), n_uniform)
+    below, zero, above = np.searchsorted(edges, [-1e-9, 0.0, 1e-9])
+    assert below < zero < above

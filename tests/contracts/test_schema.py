@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from mutants import mutants
 
-from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import SchemaError
 
@@ -232,3 +232,10 @@ def test_a_file_may_begin_with_the_mark_of_utf_8(tmp_path):
     text = (tmp_path / "s.json").read_text(encoding="utf-8")
     (tmp_path / "s.json").write_text(text, encoding="utf-8-sig")
     assert Schema.load(tmp_path / "s.json") == schema
+
+
+def test_encoded_columns_fit_16_bits():
+    parts = ["days", "year", "month", "weekday", "hour"]
+    dates = {f"d{j}": Datetime("2000-01-01", "2020-12-31", parts=parts) for j in range(13_200)}
+    with pytest.raises(ValueError, match="more than 65535 features"):
+        Schema(dates, classes=[0, 1])

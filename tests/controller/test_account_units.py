@@ -618,3 +618,8 @@ def test_a_ledger_of_before_still_counts(open_ledger, tmp_path):
     assert ledger.settle("old") == 7
     ledger.verify()
     assert Fraction(ledger.account("a").spent) == 7
+
+
+@pytest.mark.parametrize("price", [1, 3, PRICE_ONE // 1000 + 1, PRICE_ONE // 7])
+def test_a_choice_costs_rho_rounded_up(price):
+    assert 8 * PRICE_ONE * account_units.cost(price, "zcdp", choice=True) >= price * price

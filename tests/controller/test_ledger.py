@@ -991,3 +991,31 @@ def test_a_later_ledger_compiles_no_statement_anew():
     known = use()
     assert known
     assert use() == known
+
+
+def test_what_another_machine_may_have_computed_is_never_nothing():
+    assert [ledger_book._within_digits(least) for least in (0, 1, 2, 3)] == [0, 1, 1, 2]
+
+
+def test_slack_of_an_account_is_a_thousandth_of_delta(ledger, monkeypatch):
+    reserve(ledger)
+    once = ledger.account("a").tau
+    for slack, fits in ((0.999e-9, True), (1.001e-9, False)):
+        monkeypatch.setattr(
+            ledger_book.accounting, "slack", lambda _, tau, own=slack, last=once: own * (tau > last)
+        )
+        if fits:
+            reserve(ledger)
+            once = ledger.account("a").tau
+        else:
+            with pytest.raises(BudgetExceededError, match="slack"):
+                reserve(ledger)
+
+
+def test_a_fit_is_bound_to_data_once(ledger):
+    fit = reserve(ledger)
+    fit.bind(1)
+    with ledger._transaction(keep_head=True) as book:
+        book.add_binding(book.fit(fit.fit_id), 64 * "f")
+    with pytest.raises(LedgerError, match="does not follow from those before"):
+        ledger.verify()

@@ -755,3 +755,13 @@ def test_files_beside_a_ledger_are_its_owners(ledger):
     assert ledger.directory.stat().st_mode & 0o077 == 0
     assert ledger.key_path(fit.fit_id).stat().st_mode & 0o077 == 0
     assert os.path.samefile(ledger.journal_path("x").parent.parent, ledger.directory)
+
+
+def test_a_fit_that_had_done_nothing_before_a_restore_keeps_its_charge(ledger):
+    fit = reserve(ledger)
+    charged = ledger.account("a").spent
+    (ledger.directory / "head").unlink()
+    assert ledger.restore()
+    with pytest.raises(ResumeError, match="when the ledger was restored"):
+        reserve(ledger, resume=fit.fit_id)
+    assert ledger.settle(fit.fit_id) == charged

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from controller_parts import (
+    BUDGET,
     FixedNoise,
     ListJournal,
     choice_query,
@@ -647,3 +648,11 @@ def test_an_answer_is_sealed_with_its_receipt_as_json(label):
     value = np.array([1, -2])
     told = json.dumps(asdict(receipt), sort_keys=True).encode()
     assert releases._content(receipt, value) == told + canonical(value)
+
+
+def test_noise_is_as_fine_as_the_account_needs(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/fine.db")
+    ledger.open_account("a", epsilon=25.0, delta=1e-6)
+    least = accounting.min_sigma_bits_for(25.0, 1e-6)
+    assert least > accounting.min_sigma_bits_for(BUDGET.epsilon, BUDGET.delta)
+    assert ledger.record(reserve(ledger).fit_id).terms.min_sigma_bits == least

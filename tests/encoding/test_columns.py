@@ -505,3 +505,13 @@ def test_a_time_is_read_alike_in_a_column_of_times_and_among_others(zone, unit):
         arrow.dt.tz_localize(None) if zone == "UTC" else arrow,
     ):
         assert cells(objects_of(column)) == alone
+
+
+def test_nan_is_missing_even_where_it_is_declared():
+    assert category_cells(np.array(["nan", "NA"], object), ("nan", "NA")).tolist() == [3, 1]
+
+
+def test_of_columns_with_one_name_the_first_is_read():
+    frame = pd.DataFrame([[1.0, 2.0, 3.0]], columns=["a", "a", "b"])
+    schema = Schema({"a": (0, 9), "b": (0, 9)}, classes=[0, 1])
+    assert [float(column.iloc[0]) for column in split_columns(frame, schema)] == [1.0, 3.0]

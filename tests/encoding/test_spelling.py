@@ -13,7 +13,7 @@ import pytest
 from dpgb_dask import io
 from dpgb_dask.encoding.columns import numbers
 from dpgb_dask.released.runtimes.scorer import form_of
-from dpgb_dask.values import cell, cells, spelled_numbers
+from dpgb_dask.values import cell, cells, is_real, read_numbers, spelled_numbers
 
 BLANKS = ["", "", "", " ", "\t", "  "]
 
@@ -134,3 +134,13 @@ for text in texts:
 def test_a_long_text_is_read_in_the_time_that_its_length_takes():
     """In the square of it a cell would stall a worker until the scheduler gives it up: hours, instead of a second."""
     subprocess.run([sys.executable, "-P", "-c", LONG], check=True, timeout=300)
+
+
+def test_a_whole_number_beyond_floats_keeps_its_sign():
+    assert read_numbers([10**400, -(10**400), 1]).tolist() == [np.inf, -np.inf, 1]
+    assert cell(-(10**400)) == -np.inf
+
+
+def test_a_span_of_numpy_is_no_number():
+    assert not is_real(np.timedelta64(1, "s"))
+    assert isinstance(cell(np.timedelta64(1, "s")), str)

@@ -174,3 +174,14 @@ def test_plans_and_trees_of_no_parts_raise():
     for part in ("split", "leaf", "features", "rows", "budget"):
         with pytest.raises(PlanError, match=f"{part}=3 is no part of trees"):
             replace(plan.stages[-1], **{part: 3})
+
+
+def test_recipes_of_one_paper_that_differ_by_candidates_have_the_same_leaves_and_start():
+    """A plan made of another by hand may lose what that was given."""
+    first = RECIPES["fdp-tr-newton"].stages
+    for end in ("-ih", "-log", "-quantile"):
+        bins, *rest = RECIPES[f"fdp-tr-newton{end}"].stages
+        assert end == "-ih" or bins != first[0]
+        assert [replace(s, candidates=None) if isinstance(s, Trees) else s for s in rest] == [
+            *first[1:]
+        ]

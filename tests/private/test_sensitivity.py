@@ -25,11 +25,12 @@ from private.cases import (
 )
 from thinned import thinned
 
-from dpgb_dask.contracts.model import Model
-from dpgb_dask.contracts.plan import Execution
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask import Schema
+from dpgb_dask.contracts.model import Model, Splits
+from dpgb_dask.contracts.plan import Execution, Shape
+from dpgb_dask.contracts.queries import NodeSumsQuery, Query
 from dpgb_dask.errors import PlanError
-from dpgb_dask.losses import GRAD_ONE, LogLoss
+from dpgb_dask.losses import GRAD_ONE, LogLoss, logistic_gradient
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.rounds.local import LocalRounds
@@ -206,3 +207,17 @@ def test_the_rounding_of_weights_is_added_in_whole_steps_and_never_too_little(n)
         assert (both - squared - n) ** 2 >= 4 * squared * n  # in integers: twice ‖a‖ · ‖b‖, squared
         assert both <= squared + n + 2 * (math.isqrt(squared) + 1) * (math.isqrt(n) + 1)
         assert absolute == 7 + n
+
+
+def test_a_row_adds_to_one_contrast_of_each_feature_and_to_the_total():
+    m = 9
+    asked = NodeSumsQuery(
+        label="q", price=1, gradient=logistic_gradient(0.5, 0.5), n_scores=1,
+        splits=Splits.plain(np.zeros((1, 0), np.uint16), np.zeros((1, 0), np.uint8)),
+        features=np.arange(m, dtype=np.uint16), sizes=(2,) * m, sides=np.zeros((1, 2 * m), np.uint8),
+    )  # fmt: skip
+    schema = Schema({f"x{j}": (0, 1) for j in range(m)}, classes=[0, 1])
+    assert asked.total_times > 1
+    found = sensitivity(asked, Shape(schema=schema))
+    assert found.l1 == (m + asked.total_times) * asked.gradient.l1
+    assert found.l2_squared == (m + asked.total_times**2) * asked.gradient.l2_squared

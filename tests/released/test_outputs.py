@@ -9,7 +9,9 @@ import xarray as xr
 import zarr
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
+from dpgb_dask.contracts.model import FeatureBins, Model
 from dpgb_dask.losses import clipped_probability
+from dpgb_dask.released.outputs import Labels
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
@@ -136,3 +138,12 @@ def test_poisson_predicts_inside_its_bounds(binary_schema, features, signal):
     np.testing.assert_allclose(predicted, np.exp(total).clip(0, 20))
     np.testing.assert_array_equal(told.intercept, fitted.explain_global().intercept)
     assert told.data(0)["perf"]["predicted"] == pytest.approx(predicted[0])
+
+
+@pytest.mark.parametrize(("link", "even"), [("clipped_logit", 0), ("probability", 1 << 15)])
+def test_of_two_classes_as_probable_the_first_is_predicted(link, even):
+    bins = (FeatureBins(np.array([0.5]), None, 3),)
+    table = (np.array([[-1], [0], [1]], np.int32),)
+    model = Model(bins, np.array([even], np.int32), table, link=link)
+    found = Labels(np.array(["first", "second"]))(model)(np.array([[0, 1, 2]], np.uint8))
+    assert found.tolist() == ["first", "first", "second"]

@@ -112,3 +112,14 @@ def test_a_damaged_journal_is_refused_clearly(path):
             assert entries[1].value.dtype == np.int64
             assert isinstance(entries[1].receipt.label, str | int)
     assert refused > MUTANTS // 2
+
+
+def test_an_answer_is_whole_where_the_system_writes_part_of_it(tmp_path, monkeypatch):
+    really = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: really(file, data[:7], at))
+    journal = FileJournal(tmp_path / "fit.jsonl")
+    for position in range(2):
+        receipt = Receipt("fit", f"query {position}", position, "label", 10, 100, 4)
+        journal.append(JournalEntry(receipt, np.array([1, -2, position], np.int64), "seal"))
+    found = FileJournal(journal.path).entries()
+    assert [entry.value.tolist() for entry in found] == [[1, -2, 0], [1, -2, 1]]

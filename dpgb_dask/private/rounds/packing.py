@@ -204,7 +204,7 @@ def _lines_of(
 
 
 def unpack_tables(
-    packed: PackedTables, before: Sequence[NDArray[np.int32]] | None = None
+    packed: PackedTables, before: Sequence[NDArray[np.int32]] | None
 ) -> tuple[NDArray[np.int32], ...]:
     """Return the tables that `pack_tables` was given, beside the same ones before."""
     if before is None:

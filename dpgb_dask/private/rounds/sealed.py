@@ -36,7 +36,7 @@ class Surveyed:
         If the units that were counted are not those that the survey read: a unit could weigh more than its bound.
     """
 
-    def __init__(self, survey: Survey, shape: Shape, units: int = 0) -> None:
+    def __init__(self, survey: Survey, shape: Shape, units: int) -> None:
         if survey.units != units:
             raise changed()
         self.fingerprint = survey.fingerprint

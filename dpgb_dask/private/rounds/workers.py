@@ -173,7 +173,7 @@ def all_paused(asked: Callable[[str], Any]) -> bool:
     return not any(metrics.get("task_counts", {}).get("executing") for metrics in told)
 
 
-def no_worker(seconds: float, *, paused: bool = False) -> ClusterError:
+def no_worker(seconds: float, *, paused: bool) -> ClusterError:
     """Return the error for a cluster that has had no worker for some seconds, or none that was not paused."""
     if paused:
         return ClusterError(

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped
-from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model
+from dpgb_dask.contracts.model import BinShares, Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.kernels.route import leaves_of_codes
+from dpgb_dask.released.outputs import even_score, scale_of
 from dpgb_dask.released.report import PrivacyReport
 from dpgb_dask.scalars import python_scalar
 from dpgb_dask.values import EXACT, MISSING_WORDS, as_text, cells
 
+SINGLE = 1 << 24  # whole numbers up to this are exact in float32
 WIDE = 1 << 63  # from here on a whole number has no place in 64 bits
 WRAPS = 1 << 31  # scores are int32, and wrap around at this number of steps
 
@@ -52,8 +54,7 @@ class Content:
     @property
     def even(self) -> int:
         """Score, in steps, at which two classes are equally probable."""
-        binary = self.schema.target.type == "binary"
-        return SCORE_ONE // 2 if self.model.link == "probability" and binary else 0
+        return even_score(self.model)
 
     @cached_property
     def labels(self) -> tuple[Any, ...]:
@@ -68,8 +69,7 @@ class Content:
     @property
     def scale(self) -> tuple[float, float]:
         """Middle and half-width of a numeric target: the prediction is ``middle + half * link(score)``."""
-        target = self.schema.target
-        return (0.0, target.high) if self.model.link == "log" else (target.middle, target.half)
+        return scale_of(self.model.link, self.schema.target)
 
     @cached_property
     def folded(self) -> Model:

@@ -10,7 +10,14 @@ from dpgb_dask.contracts.features import Categorical, Datetime
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model, TreeEnsemble
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses import CLASS_CLIP, RATE_SHIFT
-from dpgb_dask.released.runtimes.content import WIDE, Content, Listed, listed, refuse_wrapping
+from dpgb_dask.released.runtimes.content import (
+    SINGLE,
+    WIDE,
+    Content,
+    Listed,
+    listed,
+    refuse_wrapping,
+)
 from dpgb_dask.released.runtimes.threshold_trees import (
     Builder,
     TreeLists,
@@ -20,7 +27,6 @@ from dpgb_dask.released.runtimes.threshold_trees import (
 from dpgb_dask.remote import put
 
 OPSET, ML_OPSET, IR = 17, 3, 8  # old ones, which many versions of runtimes read
-EXACT = 1 << 24  # a TreeEnsembleRegressor returns float32, which holds whole numbers up to this
 LABEL, PROBABILITY, SCORE, PREDICTION = (
     "output_label", "output_probability", "output_score", "output_prediction",
 )  # fmt: skip
@@ -359,11 +365,11 @@ def _texts_of_numbers(values: Listed) -> set[str]:
 
 
 def _parts(trees: TreeEnsemble) -> list[tuple[int, int]]:
-    """Return the first and last trees of parts whose partial sums stay below `EXACT` steps."""
+    """Return the first and last trees of parts whose partial sums stay below `SINGLE` steps."""
     largest = np.abs(trees.value.astype(np.int64)).max(axis=(0, 2))
     parts, start, total = [], 0, 0
     for t, own in enumerate(largest.tolist()):
-        if total + own >= EXACT and t > start:
+        if total + own >= SINGLE and t > start:
             parts.append((start, t))
             start, total = t, 0
         total += own

@@ -18,12 +18,11 @@ from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Numeric
 from dpgb_dask.contracts.model import SCORE_ONE, FeatureBins, Model
 from dpgb_dask.display import exact
 from dpgb_dask.errors import StructureError
-from dpgb_dask.released.runtimes.content import Content, largest_score, refuse_wrapping
+from dpgb_dask.released.runtimes.content import SINGLE, Content, largest_score, refuse_wrapping
 from dpgb_dask.released.runtimes.threshold_trees import Builder, TreeLists, axis_of
 from dpgb_dask.remote import put
 from dpgb_dask.scalars import python_scalar
 
-EXACT = 1 << 24  # whole numbers up to this are exact in float32
 LEAST_VALUES = 4096  # of float32 between a feature's bounds: 16 for each of the most bins
 FORMAT = [2, 0, 0]  # the version of XGBoost whose file format is written; later ones read it
 NO_PARENT = (1 << 31) - 1
@@ -53,10 +52,10 @@ def to_xgboost(content: Content, path: str | Path) -> None:
     """
     refuse_wrapping(content.model, "XGBoost")
     largest = largest_score(content.folded)
-    if largest >= EXACT:
+    if largest >= SINGLE:
         raise StructureError(
             f"Partial sums of this model's scores may reach {largest / SCORE_ONE:.0f} units, and float32, in"
-            f" which XGBoost adds, holds steps of 2**-16 only below {EXACT // SCORE_ONE}. Export to 'python',"
+            f" which XGBoost adds, holds steps of 2**-16 only below {SINGLE // SCORE_ONE}. Export to 'python',"
             " 'onnx' or 'sql'."
         )
     _refuse_coarse_numbers(content)
@@ -71,7 +70,7 @@ def _refuse_coarse_numbers(content: Content) -> None:
         if not isinstance(feature, Numeric):
             continue
         largest = max(abs(feature.low), abs(feature.high))
-        if feature.integer and largest <= EXACT:
+        if feature.integer and largest <= SINGLE:
             continue
         with np.errstate(over="ignore"):
             step = float(np.spacing(np.float32(largest)))
