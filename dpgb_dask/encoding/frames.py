@@ -3,10 +3,11 @@
 Below an operation that may depend on the conversion, such as a filter, it stays; but no value makes it fail.
 """
 
+import contextlib
 import datetime
 import decimal
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -16,10 +17,15 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from dask.base import tokenize
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.core import _concat as join_parts
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
-from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
+from dask.dataframe.dask_expr.io.parquet import (
+    _STATS_CACHE,
+    ReadParquetPyarrowFS,
+    _extract_stats,
+)
 from dask.dataframe.dispatch import concat
 from dask.dataframe.utils import check_meta
 from dask.delayed import delayed
@@ -51,6 +57,8 @@ FLAT = (
     ),
     *(datetime.timedelta, type, FunctionType, BuiltinFunctionType, ModuleType),
 )
+
+FILES_PER_TASK = 20  # whose statistics a task reads, as in Dask
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -245,9 +253,20 @@ def _with_conversion(node: Any) -> Any:
 class ParquetOfAnyValues(ReadParquetPyarrowFS):
     """Dask's reader of Parquet by Arrow, which asks statistics of values how many files to join, and how long each is.
 
-    They may be dates that Python does not have, on which it fails, with a message that may hold one. Then none are
-    joined, and lengths are found by reading.
+    They may be dates that Python does not have, or text that is no UTF-8, on which it fails, with a message that may
+    hold one. Then none are joined, and lengths are found by reading.
     """
+
+    def load_statistics(self, files: Any = None, fragments: Any = None) -> None:
+        """Keep statistics of files, as Dask does, by tasks that fail in none: a worker would log what it says."""
+        files = self._dataset_info["all_files"] if files is None else files
+        fragments = self.fragments_unsorted if fragments is None else fragments
+        named = zip(map(tokenize, files), fragments, strict=False)
+        asked = [part for part in named if part[0] not in _STATS_CACHE]
+        starts = range(0, len(asked), FILES_PER_TASK)
+        tasks = [delayed(_statistics_of)(asked[k : k + FILES_PER_TASK]) for k in starts]
+        for found in dask.compute(*tasks):  # type: ignore[attr-defined, no-untyped-call]
+            _STATS_CACHE.update(found)
 
     @property
     def _fusion_compression_factor(self) -> float:
@@ -261,6 +280,16 @@ class ParquetOfAnyValues(ReadParquetPyarrowFS):
             return super()._get_lengths()  # type: ignore[no-untyped-call]
         except Exception:
             return None
+
+
+def _statistics_of(files: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return Dask's statistics of those files that have no value that Python cannot hold."""
+    found = {}
+    for token, wrapped in files:
+        fragment = getattr(wrapped, "fragment", wrapped)
+        with contextlib.suppress(Exception):
+            found[token] = _extract_stats(fragment.metadata.to_dict())
+    return found
 
 
 def _convertible(part: Any) -> Any:

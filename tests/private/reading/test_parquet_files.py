@@ -7,6 +7,7 @@ from itertools import product
 
 import dask
 import dask.dataframe as dd
+import dask.dataframe.dask_expr.io.parquet as dask_parquet
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
 from dpgb_dask import Datetime, DPGBClassifier, Ledger, Schema, StructureError
+from dpgb_dask.encoding import frames
 from dpgb_dask.encoding.columns import feature_cells
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.parquet_files import Options
@@ -254,6 +256,26 @@ def test_dates_of_a_callers_own_way_are_refused_if_it_cannot_make_all(tmp_path, 
                 read_source(table[["x", "age"]], table["y"], None, schema)
         else:
             loaded(read_source(table[["x", "age"]], table["y"], None, schema))
+
+
+@pytest.mark.parametrize("odd", [b"a", b"\xff", 10**17])
+def test_no_task_of_statistics_fails(tmp_path, odd, monkeypatch):
+    """A worker would log what it says, with the first or last value of a file."""
+    kind = pa.string() if isinstance(odd, bytes) else pa.timestamp("ms")
+    values = pa.array([odd, odd, odd], pa.binary() if isinstance(odd, bytes) else pa.int64())
+    folder = written(tmp_path, values.view(kind), values.view(kind))
+    table = dd.read_parquet(folder, filesystem="arrow")
+
+    def refuse(_frags):
+        raise AssertionError
+
+    monkeypatch.setattr(dask_parquet, "_gather_statistics", refuse)
+    monkeypatch.setattr(dask_parquet, "_STATS_CACHE", {})
+    monkeypatch.setattr(frames, "_STATS_CACHE", dask_parquet._STATS_CACHE)
+    schema = Schema({"x": (0, 1), "age": ["a", "b"]}, classes=[0, 1], target="y")
+    for changed in (table, table.assign(x=table["x"] / table.shape[0])):
+        loaded(read_source(changed[["x", "age"]], changed["y"], None, schema))
+    assert len(dask_parquet._STATS_CACHE) == (2 if odd == b"a" else 0)
 
 
 LENGTHS = {
