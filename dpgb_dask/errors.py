@@ -69,6 +69,10 @@ class ResumeError(LedgerError):
     """A fit cannot be resumed: other plan, version, data or an unknown fit."""
 
 
+class OtherRunError(ResumeError):
+    """Fits that ``dpgb-dask fit --resume auto`` did not begin are in its way; the same command is refused again."""
+
+
 class UnreleasedError(DPGBError, TypeError):
     """A sealed private value was used outside ``Controller.release``."""
 

@@ -14,10 +14,20 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 import dpgb_dask
-from dpgb_dask.cli.options import BUDGET, ERROR, INTERRUPTED, OK, UNREAD, Parser, in_flags
+from dpgb_dask.cli.options import (
+    BUDGET,
+    ERROR,
+    INTERRUPTED,
+    OK,
+    UNREAD,
+    USAGE,
+    Parser,
+    in_flags,
+)
 from dpgb_dask.errors import (
     BudgetExceededError,
     DPGBError,
+    OtherRunError,
     PlanError,
     ResumeError,
     SchemaError,
@@ -48,7 +58,8 @@ examples:
   dpgb-dask export model.json --to onnx --out model.onnx
 
 exit codes:
-  0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on   2 wrong arguments
+  0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on
+  2 wrong arguments, or --resume auto where fits of other runs are in the way
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
   130 interrupted, by Ctrl-C or SIGTERM   141 nobody reads its output, as after | head
@@ -162,6 +173,8 @@ def _run(options: argparse.Namespace) -> int:
     except DPGBError as error:
         said = in_flags(str(error), options) if isinstance(error, OF_USE) else error
         code = BUDGET if isinstance(error, BudgetExceededError) else ERROR
+        if isinstance(error, OtherRunError):  # a Job that is tried again would be refused again
+            code = USAGE
         return _fail(error, code, f"{type(error).__name__}: {said}")
     except _unpacking() as error:
         return _fail(error, ERROR, f"{kind_of(error)}: {DAMAGED}")

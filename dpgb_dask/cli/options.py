@@ -25,7 +25,7 @@ from dpgb_dask.whole_files import path_of
 if TYPE_CHECKING:
     from dpgb_dask.controller.ledger import Ledger
 
-OK, ERROR, BUDGET, FEW_ROWS = 0, 1, 3, 4  # 2 is argparse's own, for wrong usage
+OK, ERROR, USAGE, BUDGET, FEW_ROWS = 0, 1, 2, 3, 4  # 2 is argparse's own, for wrong usage, too
 INTERRUPTED, UNREAD = 130, 141  # as a shell says it of a process that SIGINT or SIGPIPE ended
 DATA = "Parquet file or directory, text (.csv, .tsv or .txt, also .gz) or a pattern, *.zarr; a path or a URL such as s3://"
 MODEL = "model file; a path or a URL such as s3://"
@@ -253,9 +253,14 @@ def open_ledger(url: str) -> "Ledger":
     from dpgb_dask.controller.ledger import Ledger  # noqa: PLC0415 - only for a ledger
 
     ledger = Ledger(url)
+    check_outlasts(ledger, url)
+    return ledger
+
+
+def check_outlasts(ledger: "Ledger", url: str) -> None:
+    """Refuse a ledger in memory."""
     if not ledger.durable:
         raise LedgerError(
             f"{url!r} is a ledger in memory, which ends with this command. Give a file, such as"
             " sqlite:///budget.db, or a database server."
         )
-    return ledger

@@ -1,14 +1,18 @@
 """``ledger``: accounts opened, shown and settled."""
 
 import getpass
+import hashlib
 import json
 import re
+import shutil
 import socket
 
+import pandas as pd
 import pytest
 from cli_parts import break_off, fit_people, interrupt_rounds, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, cli
+from dpgb_dask.cli import begun
 
 SETTLED = re.compile(r"resumed: (\S+) % of the cap stays charged, of (\S+) % of the cap that it")
 
@@ -138,8 +142,145 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
     (done,) = Ledger(url).fits("people")
     assert (done.state, DPGBClassifier.load(out).fit_id_) == ("RELEASED", done.fit_id)
     assert run(*charged[: charged.index("--resume")], *charged[-4:], "--overwrite") == 0
-    assert run(*charged, "--overwrite") == 1  # two fits are here now
-    assert f"{done.fit_id} (ended), " in capsys.readouterr().err
+    assert run(*charged, "--overwrite") == 2  # two fits of this command are here now
+    said = capsys.readouterr().err
+    assert f"{done.fit_id} (ended, account 'people')" in said
+    assert "--resume FIT_ID; or leave --resume out" in said
+
+
+@pytest.fixture
+def automatic(place):
+    """Runs ``fit --resume auto`` on a table for a model file, with further options; and the ledger."""
+    url = f"sqlite:///{place}/budget.db"
+    for account in ("people", "others"):
+        run("ledger", "open", url, account, "--epsilon", 4, "--delta", 1e-6)
+    shutil.copy(place / "people.parquet", place / "next.parquet")
+
+    def fit(data, out, *options, account="people"):
+        charged = ("--ledger", url, "--account", account, "--resume", "auto", "--quiet")
+        plan = ("--recipe", "fdp-tr-newton", "--n-estimators", 1, "--epsilon", 0.5, "--delta", 1e-6)
+        given = ("--schema", place / "schema.json", "--out", place / out)
+        return run("fit", place / data, *given, *plan, *charged, *options)
+
+    return fit, Ledger(url)
+
+
+def test_a_run_for_other_rows_is_not_given_the_model_of_earlier_ones(place, automatic, capsys):
+    fit, ledger = automatic
+    assert fit("people.parquet", "jan.json") == 0
+    assert fit("next.parquet", "feb.json") == 0
+    january, february = ledger.fits("people")
+    assert DPGBClassifier.load(place / "jan.json").fit_id_ == january.fit_id
+    assert DPGBClassifier.load(place / "feb.json").fit_id_ == february.fit_id
+    # each is given again to its own command, for nothing
+    for data, out in (("people.parquet", "jan.json"), ("next.parquet", "feb.json")):
+        model = (place / out).read_bytes()
+        assert fit(data, out, "--overwrite") == 0
+        assert (place / out).read_bytes() == model
+    assert "For rows that are new, leave --resume auto out" in capsys.readouterr().err
+    assert len(ledger.fits("people")) == 2
+    assert fit("people.parquet", "other.json") == 0
+    facts = json.loads((place / "schema.json").read_text(encoding="utf-8"))
+    facts["features"]["age"]["high"] += 1
+    (place / "schema.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert fit("people.parquet", "other.json", "--overwrite") == 0
+    assert len({one.fit_id for one in ledger.fits("people")}) == 4
+
+
+def test_what_is_noted_of_a_command_holds_nothing_of_rows(place, automatic):
+    fit, ledger = automatic
+    assert fit("people.parquet", "m.json") == 0
+    (path,) = (ledger.directory / "commands").iterdir()
+    note = json.loads(path.read_text(encoding="utf-8"))
+    assert path.stem == ledger.fits("people")[0].fit_id
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert sorted(note) == ["--out", "data", "schema"]
+    assert note["data"] == hashlib.sha256(str(place / "people.parquet").encode()).hexdigest()
+    few = pd.read_parquet(place / "people.parquet").iloc[:7]
+    few.to_parquet(place / "people.parquet")
+    assert (
+        fit("people.parquet", "m.json", "--overwrite") == 0
+    )  # the same command, whatever the rows
+    assert len(ledger.fits("people")) == 1
+
+
+def test_too_little_budget_leaves_no_note(automatic):
+    fit, ledger = automatic
+    assert fit("people.parquet", "m.json", "--epsilon", 9) == 3
+    assert list((ledger.directory / "commands").iterdir()) == []
+
+
+def test_an_unfinished_fit_of_another_command_is_left_alone(automatic, monkeypatch, capsys):
+    """It may be running: it is neither taken over nor charged beside."""
+    fit, ledger = automatic
+    with monkeypatch.context() as patch:
+        interrupt_rounds(patch)
+        assert fit("people.parquet", "jan.json") == 130
+    (begun,) = ledger.fits("people")
+    entries = len(ledger.history("people"))
+    capsys.readouterr()
+    assert fit("next.parquet", "jan.json") == 2
+    said = capsys.readouterr().err
+    assert f"{begun.fit_id} (unfinished, account 'people', begun with other data)" in said
+    assert "dpgb-dask ledger settle" in said
+    assert len(ledger.history("people")) == entries
+    assert fit("people.parquet", "jan.json", account="others") == 0  # in a file, accounts are apart
+    assert fit("people.parquet", "jan.json", "--overwrite") == 0
+    assert [one.state for one in ledger.fits("people")] == ["RELEASED"]
+
+
+def test_a_fit_without_a_note_is_not_taken_for_the_commands_own(place, automatic, capsys):
+    """As one of the library, or of an earlier version."""
+    fit, ledger = automatic
+    assert fit("people.parquet", "m.json") == 0
+    (first,) = ledger.fits("people")
+    (ledger.directory / "commands" / f"{first.fit_id}.json").unlink()
+    assert fit("people.parquet", "m.json", "--overwrite") == 0
+    assert len(ledger.fits("people")) == 2
+    assert DPGBClassifier.load(place / "m.json").fit_id_ != first.fit_id
+    assert fit("people.parquet", "m.json", "--overwrite", "--resume", first.fit_id) == 0
+    assert DPGBClassifier.load(place / "m.json").fit_id_ == first.fit_id
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("case", ["settled", "account", "ended", "note"])
+def test_a_folder_of_one_run_takes_no_second(automatic, monkeypatch, capsys, case):
+    """With a ledger on a server: here a file acts as one."""
+    fit, ledger = automatic
+    monkeypatch.setattr(begun.CommandLedger, "folder_of_one_run", True)
+    with monkeypatch.context() as patch:
+        interrupt_rounds(patch)
+        assert fit("people.parquet", "m.json") == 130
+    (first,) = ledger.fits("people")
+    again = {"data": "people.parquet", "account": "people"}
+    if case == "settled":
+        ledger.settle(first.fit_id)
+        told = "settled, account 'people'"
+    if case == "account":
+        again["account"] = "others"
+        told = "unfinished, account 'people'"
+    if case == "ended":
+        assert fit("people.parquet", "m.json") == 0
+        again["data"] = "next.parquet"
+        told = "ended, account 'people', begun with other data"
+    if case == "note":
+        (ledger.directory / "commands" / f"{first.fit_id}.json").unlink()
+        told = "unfinished, account 'people', no note of its command"
+    entries = [len(ledger.history(name)) for name in ("people", "others")]
+    capsys.readouterr()
+    assert fit(again["data"], "m.json", "--overwrite", account=again["account"]) == 2
+    said = capsys.readouterr().err
+    assert f"{first.fit_id} ({told})" in said
+    assert "a Job of a new name" in said
+    assert [len(ledger.history(name)) for name in ("people", "others")] == entries
+
+
+def test_a_note_that_cannot_be_written_charges_nothing(automatic, capsys):
+    fit, ledger = automatic
+    (ledger.directory / "commands").write_text("in the way")
+    assert fit("people.parquet", "m.json") == 1
+    assert "so nothing is charged" in capsys.readouterr().err
+    assert not ledger.fits("people")
 
 
 def test_settle_gives_back_what_was_not_opened(place, monkeypatch, capsys):

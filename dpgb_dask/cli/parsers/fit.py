@@ -58,8 +58,8 @@ def add(commands: Any) -> None:
     fit.add_argument(
         "--resume",
         metavar="FIT_ID",
-        help="go on with an interrupted fit, without a new charge; auto: with the one fit of the account that this"
-        " machine keeps a key or a journal of, and begin one if there is none",
+        help="go on with an interrupted fit, without a new charge; auto: with the fit that the same command (data,"
+        " schema, --out) began on this machine, and begin one if there is none",
     )
     fit.add_argument(
         "--memory-limit", metavar="BYTES", help="most that each process may hold, such as 4GiB"
