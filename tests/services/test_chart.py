@@ -52,6 +52,56 @@ def test_installing_charges_nothing(everything):
     assert all(one["suspend"] is True and one["schedule"] == "0 0 31 2 *" for one in fits)
 
 
+def fit_of(objects):
+    """The one CronJob of a fit, and its pod."""
+    for one in objects:
+        for _, pod in policy.pods(one):
+            if pod["containers"][0].get("command") == ["dpgb-dask", "fit"]:
+                return one, pod
+    raise AssertionError("no fit")
+
+
+def test_a_job_that_runs_takes_nothing_that_an_upgrade_changes():
+    """Its next pod is made of the Job's own template: what that names must stay as it was."""
+    first = {"ledger": EXISTING, "fits": {"people": PEOPLE}}
+    schema = PEOPLE["schema"].replace("90", "91")
+    changes = [{"epsilon": 2.5, "delta": 1e-7, "account": "others"}, {"schema": schema}]
+    fits = [{"people": PEOPLE | change} for change in changes]
+    answers = rendered(first, *(first | {"fits": one} for one in fits))
+    names = []
+    for one in answers:
+        _, pod = fit_of(one["objects"])
+        maps = {thing["metadata"]["name"]: thing for thing in one["objects"] if "data" in thing}
+        named = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
+        assert "configMapKeyRef" not in json.dumps(pod)
+        assert all(maps[name]["immutable"] is True and kept(maps[name]) for name in named)
+        names += named
+    assert names[0] == names[1] != names[2]
+    args = fit_of(answers[1]["objects"])[1]["containers"][0]["args"]
+    assert {"--epsilon=2.5", "--delta=1e-07", "--account=others"} <= set(args)
+
+
+def kept(thing):
+    return thing["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+
+
+def test_what_a_job_that_runs_needs_outlives_its_entry_and_the_release(everything):
+    """Jobs belong to their CronJob: with it they would be deleted, and their fits stay unfinished."""
+    job, pod = fit_of(everything)
+    by_name = {f"{one['kind']}/{one['metadata']['name']}": one for one in everything}
+    named = [f"ServiceAccount/{pod['serviceAccountName']}"]
+    for volume in pod["volumes"]:
+        if "configMap" in volume:
+            named.append(f"ConfigMap/{volume['configMap']['name']}")
+        if "persistentVolumeClaim" in volume:
+            named.append(f"PersistentVolumeClaim/{volume['persistentVolumeClaim']['claimName']}")
+    own = [by_name[name] for name in named if name != "PersistentVolumeClaim/data"]
+    assert len(own) == 4
+    assert all(map(kept, [job, *own]))
+    limits = [job["spec"][f"{end}JobsHistoryLimit"] for end in ("successful", "failed")]
+    assert min(limits) >= 100
+
+
 def test_the_policy_holds(charts, record_property):
     wrong = [
         text for objects in charts.values() for one in objects for text in policy.problems(one)
@@ -257,6 +307,7 @@ def test_a_text_of_the_values_reaches_its_command_as_it_stands():
             "fits": {
                 "people": PEOPLE
                 | {"data": f"s3://{text}", "out": f"s3://{text}", "unit": text}
+                | {"account": text.replace("$", "")}
                 | {"scheduler": f"tcp://{text}", "arguments": [f"--target={text}"]}
             },
         }
@@ -275,6 +326,7 @@ def test_a_text_of_the_values_reaches_its_command_as_it_stands():
         for name in ("--out=s3://", "--scheduler=tcp://", "--target=", "s3://"):
             assert f"{name}{as_is}" in found, (text, name, found)
         assert found.count(f"--unit={as_is}") == 2
+        assert "--account=" + text.replace("$", "") in found
 
 
 def test_pods_run_on_the_nodes_that_the_values_name(everything):

@@ -79,7 +79,7 @@ def values(server, binary_schema, tmp_path_factory):
         "tls": {"mode": "disable"},
         "roles": {role: f"{server.database}_{role}" for role in ROLES},
         "secrets": {role: role for role in PASSWORDS},
-        "accounts": [{"name": "people", "epsilon": 0.6, "delta": 1e-6}],
+        "accounts": [{"name": n, "epsilon": 0.6, "delta": 1e-6} for n in ("people", "others")],
     }
     return {"ledger": ledger, "fits": {"people": fit}}
 
@@ -256,6 +256,28 @@ def test_a_job_is_charged_once_however_often_its_pod_is_killed(
     )
 
 
+def test_a_job_charges_no_second_fit_whatever_became_of_its_first(
+    team, kubelet, objects, record_property
+):
+    """Its folder tells: the fit was settled, or the Job of this name is another's."""
+    theirs = objects["CronJob/fit-people"]
+    ours = json.loads(json.dumps(theirs).replace("--account=people", "--account=others"))
+    pod = pod_of(ours)
+    said = kubelet.run_and_kill(pod, pod["containers"][0], "is charged", "others-1")
+    (begun,) = team.fits("others")
+    assert begun.state == "RESERVED", said
+    charged = [len(team.fits(name)) for name in ("people", "others")]
+    done = run(kubelet, theirs, "others-1")
+    assert done.returncode == 2
+    assert f"{begun.fit_id} (unfinished, account 'others')" in done.stderr
+    team.settle(begun.fit_id)
+    done = run(kubelet, ours, "others-1")
+    assert done.returncode == 2
+    assert f"{begun.fit_id} (settled, account 'others')" in done.stderr
+    assert [len(team.fits(name)) for name in ("people", "others")] == charged
+    record_property("saw", f"a settled fit's Job: {done.stderr.splitlines()[0]!r}, exit code 2")
+
+
 def test_the_auditor_verifies_and_notices_an_older_dump(
     team, kubelet, objects, server, record_property
 ):
@@ -347,7 +369,7 @@ def test_every_environment_variable_is_read_by_something(objects):
                             name
                         )
                     checked.add(name)
-    assert {"PGPASSWORD", "FIT_EPSILON", "DASK_DPGB_DASK__N_THREADS", "OWNER_PASSWORD"} <= checked
+    assert {"PGPASSWORD", "JOB_NAME", "DASK_DPGB_DASK__N_THREADS", "OWNER_PASSWORD"} <= checked
 
 
 @pytest.mark.skipif(not IMAGE, reason="NO IMAGE: ci/image/build makes it, DPGB_IMAGE names it")
