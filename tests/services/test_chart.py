@@ -81,6 +81,44 @@ def test_a_job_that_runs_takes_nothing_that_an_upgrade_changes():
     assert {"--epsilon=2.5", "--delta=1e-07", "--account=others"} <= set(args)
 
 
+def test_no_two_kinds_of_pods_share_a_volume(charts):
+    """A volume is often on one node at a time: pods on others would wait for a fit, and a fit for them."""
+    for objects in charts.values():
+        users = {}
+        for one in objects:
+            for metadata, pod in policy.pods(one):
+                kind = metadata["labels"]["app.kubernetes.io/component"]
+                for volume in pod.get("volumes", []):
+                    if "persistentVolumeClaim" in volume:
+                        name = volume["persistentVolumeClaim"]["claimName"]
+                        users.setdefault(name, set()).add(kind)
+        claims = {o["metadata"]["name"]: o for o in objects if o["kind"].endswith("VolumeClaim")}
+        assert set(claims) - set(users) <= {"rel-dpgb-dask-state"}  # of fits to come
+        assert all(len(kinds - {"test"}) == 1 for kinds in users.values()), users
+        assert all(kept(one) for one in claims.values())
+
+
+def test_volumes_of_heads_have_the_class_that_keys_have(everything):
+    """Values of a chart that had no such volumes may name a class because the cluster has no default one."""
+    classes = {
+        one["metadata"]["name"].removeprefix("rel-dpgb-dask-"): one["spec"].get("storageClassName")
+        for one in everything
+        if one["kind"] == "PersistentVolumeClaim"
+    }
+    assert classes["auditor"] == classes["owner"] == classes["state"] == "fast"
+
+
+def test_a_job_at_night_that_does_not_end_fails(everything):
+    """It is the alarm, and the next one would wait for it."""
+    jobs = {
+        one["metadata"]["name"]: one["spec"]["jobTemplate"]["spec"]
+        for one in everything
+        if one["kind"] == "CronJob" and not one["spec"].get("suspend")
+    }
+    assert len(jobs) == 2
+    assert all(0 < job["activeDeadlineSeconds"] < 24 * 3600 for job in jobs.values())
+
+
 def kept(thing):
     return thing["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
 
@@ -212,6 +250,7 @@ WRONG = [
     ({"ledger": {"statefulset": {"image": "postgres:latest"}}}, "/ledger/statefulset/image"),
     ({"ledger": {"backup": {"schedule": "daily"}}}, "/ledger/backup/schedule"),
     ({"state": {"accessMode": "Shared"}}, "/state/accessMode"),
+    ({"heads": {"accessMode": "ReadWriteOnce"}}, "accessMode"),
     ({"smallResources": {"limits": {"cpu": 1, "gpu": 1}}}, "gpu"),
     ({"fits": {"people": PEOPLE | {"resources": {"requests": {"cpu": 1}}}}}, "limits"),
     ({"fits": {"People": PEOPLE}}, "People"),

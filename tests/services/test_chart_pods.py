@@ -296,7 +296,7 @@ def test_the_auditor_verifies_and_notices_an_older_dump(
     assert done.returncode == 1
     team.restore()  # the owner's word holds for the folder where it was given: docs/ledger.md says the way out
     assert run(kubelet, verify).returncode == 1
-    (head,) = kubelet.claim("rel-dpgb-dask-state").glob("auditor/dpgb_dask/ledger-*/head")
+    (head,) = kubelet.claim("rel-dpgb-dask-auditor").glob("dpgb_dask/ledger-*/head")
     head.unlink()
     assert run(kubelet, verify).returncode == 0
     record_property(
