@@ -234,6 +234,9 @@ WRONG = [
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
     ({"image": {"repository": "Not A Name"}}, "/image/repository"),
     ({"gateway": {"threads": 0}}, "/gateway/threads"),
+    ({"gateway": {"address": "gateway.space"}}, "/gateway/address"),
+    ({"gateway": {"proxyAddress": "http://user:pw@gateway"}}, "/gateway/proxyAddress"),
+    ({"gateway": {"auth": "none"}}, "/gateway/auth"),
     ({"gateway": {"memory": "4 G"}}, "/gateway/memory"),
     ({"gateway": {"images": ["dpgb-dask"]}}, "/gateway/images/0"),
     ({"gateway": {"images": ["dpgb-dask:latest"]}}, "/gateway/images/0"),
@@ -391,6 +394,65 @@ def test_an_image_may_be_named_by_its_digest():
     assert f"dpgb-dask@{digest}" in texts["rel-dpgb-dask-for-gateway"]
     notebook = yaml.safe_load(texts["rel-dpgb-dask-for-hub"])["singleuser"]["image"]
     assert f"{notebook['name']}:{notebook['tag']}" == f"dpgb-dask-notebook@{other}"
+
+
+def singleuser(objects):
+    """What the chart gives the chart of JupyterHub for notebooks."""
+    (text,) = [
+        one["data"]["values.yaml"]
+        for one in objects
+        if one["metadata"]["name"].endswith("-for-hub")
+    ]
+    return yaml.safe_load(text)["singleuser"]
+
+
+def reaches(notebook, port, labels, namespace=None):
+    """Whether rules let a notebook to a port of pods with labels, in its own namespace or another."""
+
+    def matches(selector, found):
+        return selector.get("matchLabels", {}).items() <= found.items()
+
+    def is_meant(one):
+        where = one.get("namespaceSelector")
+        there = {"kubernetes.io/metadata.name": namespace}
+        near = namespace is None if where is None else matches(where, there)
+        return near and matches(one["podSelector"], labels)
+
+    return any(
+        port in [one["port"] for one in rule["ports"]]
+        and ("to" not in rule or any(map(is_meant, rule["to"])))
+        for rule in notebook.get("networkPolicy", {}).get("egress", [])
+    )
+
+
+TRAEFIK = {"app.kubernetes.io/name": "dask-gateway", "app.kubernetes.io/component": "traefik"}
+
+
+def test_notebooks_reach_gateway_and_ledger_and_are_told_where(charts):
+    everything, plain = (singleuser(charts[f"{name}-values"]) for name in ("everything", "default"))
+    for notebook in (everything, plain):
+        assert reaches(notebook, 8000, TRAEFIK, "gateway")
+        assert reaches(notebook, 8786, TRAEFIK, "gateway")
+        assert reaches(notebook, 8000, {"component": "proxy"})
+        assert not reaches(notebook, 8000, {"app": "other"}, "gateway")
+        assert notebook["extraLabels"]["hub.jupyter.org/network-access-proxy-http"] == "true"
+    assert reaches(everything, 6432, {"app": "other"}, "anywhere")
+    assert not reaches(plain, 5432, {"app": "other"}, "anywhere")
+    assert not reaches(everything, 8000, TRAEFIK, "elsewhere")
+    assert everything["extraLabels"][policy.CLIENT] == "true"
+    assert policy.CLIENT not in plain["extraLabels"]
+    told = {name: v for name, v in everything["extraEnv"].items() if name.startswith("DASK_")}
+    assert told == {
+        "DASK_GATEWAY__ADDRESS": "http://proxy-public/services/dask-gateway",
+        "DASK_GATEWAY__PROXY_ADDRESS": "gateway://traefik-gateway-dask-gateway.gateway:80",
+        "DASK_GATEWAY__AUTH__TYPE": "jupyterhub",
+    }
+    assert not any(name.startswith("DASK_") for name in plain["extraEnv"])
+    settings = ({"enabled": False}, {"enabled": False, "address": "http://gateway"})
+    for one in rendered(*({"gateway": values} for values in settings)):
+        alone = singleuser(one["objects"])
+        assert not {"extraLabels", "networkPolicy"} & set(alone)
+        assert not any(name.startswith("DASK_") for name in alone["extraEnv"])
 
 
 @pytest.fixture(scope="module")
