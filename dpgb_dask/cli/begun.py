@@ -106,7 +106,7 @@ class CommandLedger(Ledger):
                 here,
                 "A ledger on a server takes a folder for each run, and this one has been used. Give a new run a folder"
                 " of its own (XDG_DATA_HOME; in Kubernetes a Job of a new name); or name the fit to go on with,"
-                " --resume FIT_ID.",
+                " --resume FIT_ID; or leave --resume out, and another is begun and charged.",
             )
         else:
             self._refuse(
