@@ -12,7 +12,7 @@ import pytest
 from cli_parts import break_off, fit_people, interrupt_rounds, model_of, run
 
 from dpgb_dask import DPGBClassifier, Ledger, cli
-from dpgb_dask.cli import begun
+from dpgb_dask.cli.begun import CommandLedger
 
 SETTLED = re.compile(r"resumed: (\S+) % of the cap stays charged, of (\S+) % of the cap that it")
 
@@ -247,7 +247,7 @@ def test_a_fit_without_a_note_is_not_taken_for_the_commands_own(place, automatic
 def test_a_folder_of_one_run_takes_no_second(automatic, monkeypatch, capsys, case):
     """With a ledger on a server: here a file acts as one."""
     fit, ledger = automatic
-    monkeypatch.setattr(begun.CommandLedger, "folder_of_one_run", True)
+    monkeypatch.setattr(CommandLedger, "folder_of_one_run", True)
     with monkeypatch.context() as patch:
         interrupt_rounds(patch)
         assert fit("people.parquet", "m.json") == 130
