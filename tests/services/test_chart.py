@@ -511,6 +511,18 @@ def test_upgrades_from_released_charts_render(record_property):
     )
 
 
+def test_values_that_an_earlier_chart_did_not_know_may_be_missing():
+    """As with helm upgrade --reuse-values, which takes no defaults of the new chart."""
+    for path in RELEASED:
+        for text in json.loads(path.read_text(encoding="utf-8"))["values"].values():
+            values = yaml.safe_load(text.replace("1e-6", "0.000001"))
+            new = dict.fromkeys(("address", "proxyAddress", "auth", "namespace"))
+            values["gateway"] = values.get("gateway", {}) | new
+            with_defaults, without = rendered(text, values | {"heads": None})
+            assert "error" not in without, without
+            assert with_defaults["objects"] == without["objects"]
+
+
 def test_a_change_of_what_is_fixed_is_noticed(tmp_path):
     changed = shutil.copytree(CHART, tmp_path / "dpgb-dask")
     template = changed / "templates" / "ledger.yaml"
