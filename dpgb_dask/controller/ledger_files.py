@@ -96,13 +96,15 @@ class Address:
         ):
             raise LedgerError(
                 "The ledger's address cannot be read. Give 'sqlite:///path.db' or 'postgresql+psycopg://user@host/db'."
-                f"{_meant_url(text)}"
+                f"{_meant_url(text)}{_meant_signs(text)}"
             )
         if url.drivername == "postgresql+psycopg":
             return cls(url)
         if url.drivername != "sqlite":
+            # as the consoles of servers print it; the rest of the address may hold a password
+            meant = " Did you mean 'postgresql+psycopg://…'?" if _is_postgres(text) else ""
             raise LedgerError(
-                f"drivername={url.drivername!r} is not supported. Use 'sqlite' or 'postgresql+psycopg'."
+                f"drivername={url.drivername!r} is not supported. Use 'sqlite' or 'postgresql+psycopg'.{meant}"
             )
         options = dict(url.query)
         mode = options.get("mode", "rwc")
@@ -470,3 +472,17 @@ def _meant_url(text: object) -> str:
     if not isinstance(name, str) or not name or ":" in name or "@" in name:
         return ""
     return f" Did you mean 'sqlite:///{name}'?"
+
+
+def _is_postgres(text: object) -> bool:
+    """Return whether an address is one of PostgreSQL, by whatever driver."""
+    return isinstance(text, str) and re.match(r"postgres(ql)?(\+\w+)?://", text) is not None
+
+
+def _meant_signs(text: object) -> str:
+    """Return how to write the @ of a password, which PostgreSQL's address seems to hold; "" if it does not."""
+    if not _is_postgres(text) or str(text).count("@") < 2:
+        return ""
+    return (
+        " Write %40 for an @ in a user's name or a password, or leave the password to PGPASSWORD."
+    )

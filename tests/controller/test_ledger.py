@@ -487,6 +487,25 @@ def test_an_at_sign_in_a_password_is_not_taken_for_the_host():
     assert "SECRET" not in repr(info.value)
 
 
+@pytest.mark.parametrize("password", ["p@SECRET", "p@SECRET:1", "@SECRET", "SECRET@"])
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgres"])
+def test_an_at_sign_in_a_password_is_said_how_to_write(driver, password):
+    with pytest.raises(LedgerError, match=r" Write %40 for an @ .* PGPASSWORD\.$") as info:
+        Ledger(f"{driver}://alice:{password}@host/db")
+    assert "SECRET" not in repr(info.value)
+    written = Ledger(f"postgresql+psycopg://alice:{password.replace('@', '%40')}@host/db")
+    assert written._address.url.password == password
+
+
+@pytest.mark.parametrize("driver", ["postgresql", "postgres", "postgresql+psycopg2"])
+def test_an_address_of_another_driver_of_postgresql_is_asked_about(driver):
+    with pytest.raises(LedgerError, match=r" Did you mean 'postgresql\+psycopg://…'\?$") as info:
+        Ledger(f"{driver}://alice:SECRET@host/db")
+    assert "SECRET" not in repr(info.value)
+    with pytest.raises(LedgerError, match=r"Use 'sqlite' or 'postgresql\+psycopg'\.$"):
+        Ledger("mysql://alice:SECRET@host/db")
+
+
 MOUNTS = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
 30 22 0:40 / /mnt/team\\040share rw,relatime shared:1 - {} server:/x rw
