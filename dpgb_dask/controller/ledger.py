@@ -1164,8 +1164,8 @@ class Ledger:
     def _reading(self) -> Iterator[Book]:
         """Run one transaction that writes nothing.
 
-        If a file can only be read, it runs on a copy in memory. On a server it takes no lock: it sees the tables as
-        they were when it began, and a role that may only read can run it.
+        If a file can only be read, for want of permission or of room, it runs on a copy in memory. On a server it takes
+        no lock: it sees the tables as they were when it began, and a role that may only read can run it.
         """
         if self._address.server:
             with self._lock:
@@ -1179,9 +1179,16 @@ class Ledger:
                     raise self._failed(error, False, False) from error
             return
         if self._path is None or (writable(self._path) and not self._address.read_only):
-            with self._transaction() as book:
-                yield book
-            return
+            begun = False
+            try:
+                with self._transaction() as book:
+                    begun = True
+                    yield book
+            except LedgerUnavailableError as error:
+                if begun or self._path is None or not _has_no_room(error.__cause__):
+                    raise
+            else:
+                return
         try:
             self._file_now()
             self._check_file()
@@ -1281,6 +1288,13 @@ class Ledger:
                 " alone. Fit as that user; several share a ledger on a server."
             )
         return LedgerUnavailableError(f"{text}{way_out}")
+
+
+def _has_no_room(error: BaseException | None) -> bool:
+    """Return whether SQLite could not make or write a file, as on a full disk, where it needs some even to read."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+    full = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # the low byte; the others say at which step
+    return code & 0xFF in full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager

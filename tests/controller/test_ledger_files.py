@@ -594,6 +594,28 @@ def test_show_works_without_permission_to_write(ledger, url, path, mounting, els
         ledger.verify()
 
 
+def test_looking_needs_no_room(ledger, url, path, capsys):
+    fit = reserve(ledger)
+    ledger._disconnect()
+    assert not path.with_name(path.name + "-shm").exists()
+    ours, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # as a full disk; SQLite's index has 32,768 bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, most))
+    try:
+        codes = [cli.main(["ledger", command, url]) for command in ("show", "verify")]
+        told = capsys.readouterr().out
+        with pytest.raises(
+            LedgerUnavailableError, match=r"(?s)Nothing was charged.* there is room"
+        ):
+            reserve(Ledger(url))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ours, most))
+    assert codes == [0, 0]
+    assert fit.fit_id in told
+    assert "agrees with itself" in told
+    assert Ledger(url).account("a").spent == FIT
+
+
 def test_an_address_to_look_at_only_is_never_charged(ledger, path):
     reserve(ledger)
     look = Ledger(f"sqlite:///file:{path}?mode=ro&uri=true")
