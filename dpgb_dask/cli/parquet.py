@@ -1,9 +1,8 @@
 """Parquet as a Dask DataFrame, whatever index pandas or Dask wrote beside its columns or its folders are named."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from contextlib import nullcontext
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import dask.dataframe as dd
 import fsspec
@@ -17,6 +16,7 @@ from dpgb_dask.private.reading.parquet_files import (
     STRANGE,
     UNNOTED,
     Options,
+    columns_of_folders,
     is_interval,
     noted_strangely,
     odd_times,
@@ -42,6 +42,8 @@ class Parquet(NamedTuple):
         has several levels.
     folders : set of str
         Columns whose values are the names of folders, as text; no file declares their type.
+    apart : set of str
+        Those of them that not every file lies below a folder of: Dask cannot read such a file.
     types : list of mappings
         The types of the columns, as each file declares them; files that are alike once.
     """
@@ -50,6 +52,7 @@ class Parquet(NamedTuple):
     stored: Set[str]
     lost: Set[str]
     folders: Set[str]
+    apart: Set[str]
     types: list[dict[str, Any]]
 
 
@@ -70,8 +73,10 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             f"{path!r} has several columns of one name. Write it again, each column by another name."
         )
     stored_schema = schemas[0]
-    named = _columns_of_folders(paths)
+    below = [columns_of_folders(one) for one in paths]
+    named = set[str]().union(*below)
     folders = named - {*stored_schema.names}
+    apart = {name for one in below for name in folders - one}
     # as text: else the names of folders, which are values, decide a type, and one without a value makes Dask fail
     fields = pa.schema([(name, pa.string()) for name in sorted(folders)])
     # of views pandas cannot take rows
@@ -105,12 +110,12 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     names = {str(name) for level in levels if (name := _name_of(level)) is not None}
     if len(levels) == 1:
         stored = names & {*frame.columns}
-        return Parquet(frame, stored, names - stored, folders, types)
+        return Parquet(frame, stored, names - stored, folders, apart, types)
     # Dask finds levels only where all of them are read, and those without a name nowhere; it names them as pandas does
     aside = names | {f"level_{k}" for k, level in enumerate(levels) if _name_of(level) is None}
     left = [name for name in frame.columns if name not in aside]
     taken = frame if len(left) == len(frame.columns) else frame[left]
-    return Parquet(taken, frozenset(), names, folders, types)
+    return Parquet(taken, frozenset(), names, folders, apart, types)
 
 
 def _files_of(path: str) -> tuple[Any, list[str], bool]:
@@ -136,12 +141,6 @@ def _is_hidden(below: str) -> bool:
     """
     parts = below.split("/")
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
-
-
-def _columns_of_folders(paths: Iterable[str]) -> set[str]:
-    """Return the names of the columns that folders named ``column=value`` hold, as Hive writes them."""
-    folders = {folder for path in paths for folder in path.split("/")[:-1] if "=" in folder}
-    return {unquote(folder.partition("=")[0]) for folder in folders}
 
 
 def _name_of(level: Any) -> str | None:

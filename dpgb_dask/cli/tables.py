@@ -30,7 +30,7 @@ from dpgb_dask.io.opening import is_dataset, not_kept, open_dataset
 from dpgb_dask.io.text import read_csv, reading
 from dpgb_dask.names import WEIGHT
 from dpgb_dask.parameters import with_unit
-from dpgb_dask.private.reading.parquet_files import not_in_each
+from dpgb_dask.private.reading.parquet_files import not_below_each, not_in_each
 from dpgb_dask.remote import is_there, is_url
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, whole_from_zarr
 
@@ -315,6 +315,8 @@ def _open_parquet(
     exact = schema.unit_id is not None or bool(getattr(options, "keep", ()))
     table = read_parquet(options.data, "pyarrow" if exact else None)
     _refuse_lost(options, schema, table, strict=strict)
+    if table.apart:
+        raise not_below_each(table.apart, schema)
     # a fit compares what it reads itself
     needed = {*schema.names, *_kept(options, table)} - table.folders if strict else set()
     lacking = {

@@ -299,6 +299,35 @@ def test_every_file_of_a_folder_is_looked_at_before_the_charge(
     assert ledger.remaining("people") == 1.0
 
 
+@pytest.mark.parametrize("declared", [False, True])
+def test_files_of_unlike_folders_are_refused_before_the_charge(declared, tmp_path, capsys):
+    facts = {"features": {**SCHEMA.features, "n": ["red"]}} if declared else {"ignore": ["n"]}
+    schema = Schema(**{"features": SCHEMA.features, "target": "y", "classes": [0, 1], **facts})
+    schema.save(tmp_path / "s.json")
+    for part in ("n=red", "blue"):
+        (tmp_path / "people.parquet" / part).mkdir(parents=True)
+        TABLE.to_parquet(tmp_path / "people.parquet" / part / "0.parquet")
+    ledger = Ledger(f"sqlite:///{tmp_path}/budget.db")
+    ledger.open_account("people", epsilon=1.0, delta=1e-6)
+    rest = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--account", "people", *BUDGET]
+    for command in (("fit", "--out", tmp_path / "m.json", *rest), ("check",)):
+        name, *options = command
+        assert (
+            run(name, tmp_path / "people.parquet", "--schema", tmp_path / "s.json", *options) == 1
+        )
+        said = capsys.readouterr().err
+        assert "not each lies below a folder that is named by 'n'" in said
+        assert "red" not in said
+    assert ledger.remaining("people") == 1.0
+    whole = tmp_path / "people.parquet" / "n=red"
+    fit = ("--schema", tmp_path / "s.json", "--out", tmp_path / "m.json", *BUDGET)
+    assert run("fit", whole, *fit) in (0, 4)
+    capsys.readouterr()
+    out = ("--out", tmp_path / "out.csv")
+    assert run("predict", tmp_path / "m.json", tmp_path / "people.parquet", *out) == 1
+    assert "StructureError: Parquet files that are read as one table" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", [pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
 def test_a_time_of_day_that_python_does_not_have_changes_no_other_row(kind, tmp_path):
     """It ended the fit, after the charge."""

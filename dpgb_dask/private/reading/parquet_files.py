@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -144,18 +145,22 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
     Raises
     ------
     StructureError
-        If a file lacks a column, or has it in a type by which a value could fail. It names columns of the schema, and
-        no file: names of folders are values.
+        If a file lacks a column, does not lie below the folders that the others lie below, or has a column in a type by
+        which a value could fail. It names columns of the schema, and no file: names of folders are values.
 
     Privacy
     -------
     Private side. Reads footers, and of them names and types of columns: no value, no statistic, no number of rows.
     """
     reads = _Reads(tasks)
+    if reads.apart:
+        raise not_below_each(reads.apart, schema)
     places = [(file.path, file.filesystem) for file in reads.files.values()]
     stored = dict(zip(reads.files, _footers(places), strict=True))
     each = [(file, stored[key]) for key, file in reads.files.items()]
     lacking = {name for file, own in each for name in file.columns.difference(own.names)}
+    if by_folder := lacking & reads.folders:
+        raise not_below_each(by_folder, schema)
     if lacking:
         raise not_in_each(lacking, schema)
     _refuse_kinds(each, schema)
@@ -192,6 +197,20 @@ def not_in_each(lacking: Iterable[str], schema: Schema) -> StructureError:
     )
 
 
+def not_below_each(lacking: Iterable[str], schema: Schema) -> StructureError:
+    """Return the error for files of which some do not lie below a folder that is named by a column."""
+    return StructureError(
+        "Parquet files that are read as one table differ: not each lies below a folder that is named by"
+        f" {_named(lacking, schema)}, as in 'column=value/part.parquet'. Move the others to such folders, or leave them"
+        " out."
+    )
+
+
+def columns_of_folders(path: str) -> set[str]:
+    """Return the names of the columns that the folders ``column=value`` of a file's path hold, as Hive writes them."""
+    return {unquote(one.partition("=")[0]) for one in path.split("/")[:-1] if "=" in one}
+
+
 class _Reads:
     """The files that tasks read.
 
@@ -207,6 +226,10 @@ class _Reads:
         self.joined: list[list[Key]] = []
         # whether a task reads a file in the types of another without need (`_in_own_types`)
         self.by_folder = False
+        self.folders: set[str] = set()  # columns that are names of folders
+        self.apart: set[str] = (
+            set()
+        )  # those that a file does not lie below: Dask fails once it reads it
         for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
@@ -231,6 +254,11 @@ class _Reads:
         index = reader.index if isinstance(reader.index, list) else [reader.index]
         columns = {*reader.columns, *index}.intersection(told["schema"].names) - _folders(told)
         types = told["schema"] if told.get("filters") else None
+        self.folders |= _folders(told)
+        if _by_hive(told):
+            for path, _, known in pieces:
+                below = columns_of_folders(path) if known is None else dict(known).keys()
+                self.apart |= _folders(told) - below
         keys = [self._add(path, reader.fs, columns, types) for path, *_ in pieces]
         making = _Making.of(told)
         for key in keys:
@@ -253,6 +281,7 @@ class _Reads:
         for fragment in (wrapper.fragment for wrapper in wrappers):
             folders = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
             own = {*columns} - folders.keys()
+            self.folders |= folders.keys()
             keys.append(self._add(fragment.path, fragment.filesystem, own, types))
         return keys
 
@@ -282,6 +311,12 @@ def _pieces(task: Task) -> list[Any]:
 def _folders(told: Mapping[str, Any]) -> set[str]:
     """Return the columns that are names of folders."""
     return {one.name for one in told.get("partitions") or ()}
+
+
+def _by_hive(told: Mapping[str, Any]) -> bool:
+    """Return whether folders are named ``column=value``, as they are unless the caller says otherwise."""
+    way = (told.get("dataset") or {}).get("partitioning")
+    return way in (None, "hive") or (isinstance(way, Mapping) and way.get("flavor") == "hive")
 
 
 def _by_folder(told: Mapping[str, Any], pieces: Sequence[Any]) -> bool:

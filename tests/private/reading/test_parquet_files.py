@@ -187,6 +187,55 @@ def test_rows_below_folders_are_read_as_without_them(tmp_path):
     np.testing.assert_array_equal(*parts)
 
 
+PLACES = {
+    "beside": ("color=red/0", "blue/0"),
+    "above": ("color=red/0", "0"),
+    "below": ("color=red/0", "color=red/n=1/0"),
+}
+
+
+def placed(folder, form):
+    for place in PLACES[form]:
+        path = folder / f"{place}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"x": [0.5] * 3, "age": [1, 2, 3], "y": [0, 1, 1]}), path)
+    return folder
+
+
+@pytest.mark.parametrize("form", PLACES)
+@pytest.mark.parametrize("declared", [False, True])
+def test_files_of_unlike_folders_are_refused_or_read(tmp_path, form, declared):
+    name = "n" if form == "below" else "color"
+    schema = Schema({**SCHEMA.features, name: ["1", "red"]}, classes=[0, 1]) if declared else SCHEMA
+    folder = placed(tmp_path / "people", form)
+    for reader in ({}, READERS["arrow"]):
+        table = dd.read_parquet(folder, **reader)
+        X = table[["x", "age", *([name] if declared else [])]]
+        if reader and not declared:  # Arrow reads only what is asked for
+            assert (
+                sum(len(part.y) for part in loaded(read_source(X, table["y"], None, schema))) == 6
+            )
+            continue
+        with pytest.raises(StructureError, match="not each lies below a folder") as caught:
+            read_source(X, table["y"], None, schema)
+        said = str(caught.value)
+        assert (f"'{name}'" if declared else "columns that the schema does not declare") in said
+        assert not any(word in said for word in ("red", "blue", str(tmp_path)))
+
+
+def test_folders_in_any_order_are_read(tmp_path):
+    for k, place in enumerate(("a=1/b=2", "b=3/a=4")):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(
+            pa.table({"x": [0.5] * 3, "age": [k] * 3, "y": [0, 1, 1]}),
+            tmp_path / place / "0.parquet",
+        )
+    schema = Schema({**SCHEMA.features, "a": ["1", "4"]}, classes=[0, 1])
+    table = dd.read_parquet(tmp_path)
+    parts = loaded(read_source(table[["x", "age", "a"]], table["y"], None, schema))
+    assert sum(len(part.y) for part in parts) == 6
+
+
 @pytest.mark.parametrize("reader", [{}, {"filesystem": "arrow"}], ids=["fsspec", "arrow"])
 def test_one_path_of_two_stores_is_two_files(tmp_path, reader):
     """As of two buckets of one name at two providers."""
