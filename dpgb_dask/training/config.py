@@ -1,6 +1,7 @@
 """Defaults of `Execution` from ``dask.config``, under ``dpgb-dask``: speed and memory, never a Plan or a Budget."""
 
 import contextlib
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dask.utils import parse_bytes
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError, did_you_mean
 from dpgb_dask.private.keeping.durable import is_durable
+from dpgb_dask.private.keeping.store import configured_folder
 from dpgb_dask.scalars import is_number, whole_number
 from dpgb_dask.whole_files import path_of
 
@@ -120,26 +122,44 @@ def _bytes(limit: Any) -> int | None:
 
 
 def check_folder(cache: str) -> None:
-    """Write a byte where scratch will be, if ``cache`` is a folder of this machine.
+    """Write a byte where scratch will be, if that is a folder of this machine which the caller named.
 
     Parameters
     ----------
     cache : str
-        The ``cache`` of an `Execution` from `execution`. A Zarr store is not checked, as it is created if it does not
-        exist.
+        The ``cache`` of an `Execution` from `execution`. If it names no folder, scratch goes to Dask's
+        ``temporary-directory``, which is made as Dask makes it. A Zarr store is not checked, as it is created if it
+        does not exist.
 
     Raises
     ------
     PlanError
-        If the folder does not exist or cannot be written.
+        If the folder cannot be written, or is ``cache`` and does not exist.
     """
-    if cache in PLACES or is_durable(cache):
+    if cache not in PLACES and not is_durable(cache):
+        if (reason := _refused(str(path_of(cache)))) is not None:
+            raise PlanError(
+                f"cache={cache!r} cannot be written ({reason}). It must be a folder that exists and that this"
+                " process may write: make it, or choose another, or 'auto'."
+            )
         return
+    folder = configured_folder()
+    if cache == "memory" or folder is None:
+        return
+    if (reason := _refused(folder, make=True)) is not None:
+        raise PlanError(
+            f"temporary-directory={folder!r} of dask.config cannot be written ({reason}): scratch goes there. Name a"
+            " folder that this process may write, there or by DASK_TEMPORARY_DIRECTORY, or another one with cache=."
+        )
+
+
+def _refused(folder: str, *, make: bool = False) -> str | None:
+    """Return why a folder cannot be written; None if it can."""
     try:
-        with tempfile.TemporaryFile(dir=path_of(cache)) as file:
+        if make:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0")
     except OSError as error:
-        raise PlanError(
-            f"cache={cache!r} cannot be written ({error.strerror}). It must be a folder that exists and that this"
-            " process may write: make it, or choose another, or 'auto'."
-        ) from None
+        return error.strerror
+    return None

@@ -1,6 +1,7 @@
 """Defaults of an Execution: a value that is no limit or no folder is refused before any charge."""
 
 import math
+import tempfile
 from pathlib import Path
 
 import dask
@@ -11,6 +12,7 @@ import pytest
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.errors import PlanError
+from dpgb_dask.private.keeping.scratch import Scratch
 from dpgb_dask.training.config import check_folder, execution
 
 SCHEMA = Schema({"a": (0.0, 1.0)}, classes=[0, 1])
@@ -105,6 +107,31 @@ def test_a_folder_that_is_not_there_is_refused_before_any_charge(by_key, tmp_pat
     DPGBClassifier(schema=SCHEMA, cache=place, n_estimators=1, on_few_rows="continue").fit(*rows)
 
 
+def test_scratch_goes_to_the_temporary_directory_of_dask(tmp_path, ledger, rows, monkeypatch):
+    folders = []
+    made = Scratch.__init__
+    monkeypatch.setattr(
+        Scratch,
+        "__init__",
+        lambda self, folder: (made(self, folder), folders.append(self.folder))[0],
+    )
+    (tmp_path / "file").write_text("")
+    private = {"schema": SCHEMA, "ledger": ledger, "account": "people"}
+    with dask.config.set({"temporary-directory": str(tmp_path / "file" / "below")}):
+        for cache in ("auto", "disk", str(tmp_path / "codes.zarr")):
+            with pytest.raises(PlanError, match=r"temporary-directory='.*below' of dask\.config"):
+                DPGBClassifier(**private, cache=cache).fit(*rows)
+        check_folder("memory")
+        check_folder(str(tmp_path))
+    assert ledger.account("people").spent == 0
+    quick = {"schema": SCHEMA, "n_estimators": 1, "on_few_rows": "continue", "cache": "disk"}
+    for folder in (tmp_path / "scratch", None):
+        with dask.config.set({"temporary-directory": folder}):
+            DPGBClassifier(**quick).fit(*rows)
+    assert {*folders} == {str(tmp_path / "scratch"), tempfile.gettempdir()}
+    assert not list((tmp_path / "scratch").iterdir())
+
+
 @pytest.mark.usefixtures("client")
 def test_a_folder_of_workers_is_not_looked_for_here(tmp_path, rows):
     x, y = rows
@@ -112,3 +139,6 @@ def test_a_folder_of_workers_is_not_looked_for_here(tmp_path, rows):
     place = tmp_path / "of workers"
     options = {"cache": str(place), "n_estimators": 1, "on_few_rows": "continue"}
     DPGBClassifier(schema=SCHEMA, **options).fit(*lazy)
+    (tmp_path / "file").write_text("")
+    with dask.config.set({"temporary-directory": str(tmp_path / "file")}):
+        DPGBClassifier(schema=SCHEMA, **{**options, "cache": "disk"}).fit(*lazy)

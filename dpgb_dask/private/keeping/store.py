@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import dask.config
 import numpy as np
 import psutil
 from dask.system import cpu_count
@@ -55,7 +56,8 @@ class Keeping:
     memory_limit : int or None
         Total bytes of one process; None for a share of the worker's limit, or of the machine's memory.
     folder : str or None
-        Folder for scratch; None for the worker's own folder, or the folder of temporary files.
+        Folder for scratch; None for the worker's own folder, or where there is no worker for `configured_folder`, or
+        else the folder of temporary files.
     key : bytes
         32 secret bytes of the fit.
     n_features : int
@@ -352,7 +354,7 @@ class Store:
         if cache not in ("auto", "disk") and not is_durable(cache):
             return str(path_of(cache))
         worker = _worker()
-        local = None if worker is None else worker.local_directory
+        local = configured_folder() if worker is None else worker.local_directory
         return self.keeping.folder or local
 
     def _measure_room(self, piece: Piece) -> int:
@@ -622,6 +624,15 @@ def _arrive(fit: str, keeping: Keeping, n: int, piece: Piece | None) -> Kept:
         except ScratchError:
             pass  # reported where the rows are made again; while Dask unpickles, it cannot be
     return LostPiece(n)
+
+
+def configured_folder() -> str | None:
+    """Return the folder of scratch that ``dask.config`` names where no worker runs; None if it names none.
+
+    A worker has its own, below the one that it was started with.
+    """
+    folder = dask.config.get("temporary-directory", None)
+    return str(path_of(folder)) if folder and _worker() is None else None
 
 
 def _worker() -> Worker | None:
