@@ -127,24 +127,31 @@ def connect(client: Client) -> Connection:
     raise failed  # outside the except block, which would keep the other error as its context
 
 
-def reach(address: str, security: Security) -> None:
+def reach(address: str, security: Security, seconds: float | None = None) -> None:
     """Connect to a scheduler once, and raise if it does not answer: a client of Dask may wait for ever.
 
     Dask (2026.8) limits the time for a connection, but not for the first words on it, which a process that hangs, or is
     no scheduler, never says.
 
+    Parameters
+    ----------
+    address : str
+    security : Security
+    seconds : float or None
+        How long to wait for an answer; None for ``distributed.comm.timeouts.connect``.
+
     Raises
     ------
     TimeoutError
-        If it has not answered after ``distributed.comm.timeouts.connect``.
+        If it has not answered by then.
     OSError, ValueError, TypeError
         If no connection can be made to such an address, or none without a certificate.
     """
-    seconds = parse_timedelta(config.get("distributed.comm.timeouts.connect"))
+    limit = seconds or parse_timedelta(config.get("distributed.comm.timeouts.connect"))
 
     async def meet() -> None:
         options = security.get_connection_args("client")
-        comm = await asyncio.wait_for(open_comm(address, **options), seconds)
+        comm = await asyncio.wait_for(open_comm(address, **options), limit)
         await comm.close()
 
     with ThreadPoolExecutor(1) as pool:  # this thread may be that of an event loop

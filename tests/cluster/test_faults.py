@@ -17,7 +17,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import CancelledError, Client, LocalCluster, Status
+from distributed import CancelledError, Client, LocalCluster, Status, futures_of, wait
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from private.cases import KEY, model_of, opened, queries_of, rows_of, shape_of
@@ -231,6 +231,7 @@ def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_proper
     with Client(clusters[0].scheduler_address), pytest.raises(ClusterError) as caught:
         disturbed(tmp_path, recipe, backend, fault)
     check_resumable(tmp_path, caught.value, ClusterError)
+    assert "went away, or was restarted" in str(caught.value)
     assert fault.rounds == fault.at
     with clusters[0], Client(clusters[0]), dask.config.set({"dpgb-dask.backend": backend}):
         fit(tmp_path, recipe, lazy=True, resume=FIT_ID)
@@ -238,12 +239,55 @@ def test_scheduler_restart(recipe, backend, undisturbed, tmp_path, record_proper
     tell_charge(tmp_path, f"{fault.seen} after round {fault.at}; resumed", record_property)
 
 
-@pytest.mark.parametrize("error", [CancelledError, CommClosedError, ClosedClientError])
-def test_what_is_lost_with_a_scheduler_is_no_failure_of_the_rows(error):
-    told = waiting._in_our_words(error("row 17"), "")
+LOST = (CancelledError, CommClosedError, ClosedClientError)
+
+
+@pytest.mark.parametrize("error", LOST)
+@pytest.mark.parametrize("status", ["running", "connecting", "closed"])
+def test_what_is_lost_with_a_scheduler_is_no_failure_of_the_rows(status, error, monkeypatch):
+    monkeypatch.setattr(waiting, "SECONDS", 0.1)
+    client = mock.Mock(status="running", _scheduler_identity={"id": "Scheduler-1"})
+    client.scheduler.address = "inproc://127.0.0.1/0/0"  # where none is
+    waits = waiting.Waiting(client, 1.0)
+    client.status, client._scheduler_identity = status, {"id": "Scheduler-2"}
+    client.security.get_connection_args = lambda _: {}
+    told = waits._in_our_words(error("row 17"), "")
     assert isinstance(told, ClusterError)
     assert f"restarted ({error.__name__})" in str(told)
     assert "17" not in str(told)
+
+
+def test_a_connection_that_was_lost_and_found_is_told_from_a_scheduler_that_is_gone():
+    client = mock.Mock(status="running", _scheduler_identity={"id": "Scheduler-1"})
+    waits = waiting.Waiting(client, 1.0)
+    client.status = "connecting"
+    back = threading.Timer(0.1, setattr, (client, "status", "running"))
+    back.start()
+    assert "were cancelled (ClosedClientError)" in str(waits.lost(ClosedClientError()))
+    back.join()
+    assert "restarted (OSError)" in str(waits.lost(OSError()))
+
+
+@pytest.mark.parametrize("fault", ["rows", "client"])
+def test_what_was_cancelled_is_not_blamed_on_the_scheduler(fault, undisturbed, tmp_path, caplog):
+    with LocalCluster(n_workers=2, **IN_PROCESS) as cluster, Client(cluster):
+        with Client(cluster) as client:
+            data = client.persist(chunked())
+            wait(data)
+            keys = {future.key for future in futures_of(data)}
+
+            def cancel():
+                client.cancel(data)
+                return comes_true(lambda: keys.isdisjoint(cluster.scheduler.tasks))
+
+            faults = [Fault("dp-ebm", {"rows": cancel, "client": client.close}[fault])]
+            with caplog.at_level("CRITICAL"), pytest.raises(ClusterError) as caught:
+                fit(tmp_path, "dp-ebm", data=data, callbacks=faults)
+        check_resumable(tmp_path, caught.value, ClusterError)
+        said = {"rows": "the rows that it reads, were cancelled", "client": "client was closed"}
+        assert said[fault] in str(caught.value)
+        fit(tmp_path, "dp-ebm", lazy=True, resume=FIT_ID)
+    assert (tmp_path / "model.json").read_bytes() == undisturbed("dp-ebm")
 
 
 # ---- clusters without workers ----------------------------------------------------------------------------------------

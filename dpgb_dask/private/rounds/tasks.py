@@ -61,7 +61,7 @@ from dpgb_dask.private.reading.units import UnitCounts, add_unit_counts
 from dpgb_dask.private.rounds.comms import CommTree, is_slower, pays
 from dpgb_dask.private.rounds.messages import Message, Sender
 from dpgb_dask.private.rounds.sealed import SealedRounds, Surveyed
-from dpgb_dask.private.rounds.waiting import LOST, NoWorkersError, Waiting, dying, error_of, lost
+from dpgb_dask.private.rounds.waiting import LOST, NoWorkersError, Waiting, dying
 from dpgb_dask.private.rounds.worker_tasks import (
     MOST_REMAKES,
     Encoding,
@@ -135,11 +135,11 @@ def _on_cluster(
         except DPGBError:
             raise
         except LOST as error:
-            gone = lost(error)
+            gone = self._waiting.lost(error)
         except Exception as error:
             if self.client.status == "running":
                 raise
-            gone = lost(error)
+            gone = self._waiting.lost(error)
         raise gone  # outside the except block, which would keep Dask's error as its context
 
     return run
@@ -376,7 +376,7 @@ class TaskRounds(SealedRounds):
         for future in self._waiting.completed(made):
             group = group_of.get(future.key, [])
             if future.status in ("error", "cancelled"):
-                raise error_of([*group, future])
+                raise self._waiting.error_of([*group, future])
             group.clear()
 
     # ---- shards

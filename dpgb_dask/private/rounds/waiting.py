@@ -9,6 +9,7 @@ from distributed import CancelledError, Client, Future, KilledWorker, as_complet
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 
+from dpgb_dask.clients import reach
 from dpgb_dask.errors import ChunkError, ClusterError, DPGBError, kind_of
 from dpgb_dask.private.reading.rows import failed_to_load
 from dpgb_dask.private.rounds.worker_tasks import MOST_REMAKES, first_failure
@@ -16,9 +17,12 @@ from dpgb_dask.private.rounds.workers import all_paused, call_a_worker, no_worke
 
 POLL = 0.01  # seconds between two checks of which tasks have ended
 LOOK = 2.0  # seconds between two checks of whether there are workers, during a long wait
+SECONDS = 5.0  # for a scheduler that may be gone to answer, before an error says that it is
 
 # raised by Dask if the scheduler is gone, was restarted, or has forgotten this client
 LOST = (CancelledError, asyncio.CancelledError, CommClosedError, ClosedClientError, OSError)
+# of these, a cancelled task or a closed client may be the cause as well
+CANCELLED = (CancelledError, asyncio.CancelledError, ClosedClientError)
 RESUME = "A fit that had begun can be resumed on a cluster that runs."
 
 
@@ -51,6 +55,9 @@ class Waiting:
         self._worker_wait = worker_wait
         self._alone_since: float | None = None
         self._call: Future[int] | None = None  # while there is no worker
+        scheduler = client.scheduler
+        self._address = None if scheduler is None else str(scheduler.address)
+        self._scheduler = _id_of_scheduler(client)
 
     def close(self) -> None:
         """Call no worker any more."""
@@ -125,7 +132,9 @@ class Waiting:
         try:
             values: list[Any] = self.client.gather(futures)
         except Exception as error:
-            failed = _in_our_words(error, f"The cluster failed to answer: {type(error).__name__}.")
+            failed = self._in_our_words(
+                error, f"The cluster failed to answer: {type(error).__name__}."
+            )
         else:
             return values
         raise failed  # outside the except block, which would keep the other error as its context
@@ -138,21 +147,53 @@ class Waiting:
             raise failure.error
         return values
 
+    def error_of(self, parts: Sequence[Future[Any]]) -> DPGBError:
+        """Return the error of the first failed part; only its type, as a reader's message may contain a row's value."""
+        for part in parts:
+            if part.status == "error":
+                error = part.exception()
+                return self._in_our_words(error, str(failed_to_load(kind_of(error))))
+        return self.lost(CancelledError())
 
-def error_of(parts: Sequence[Future[Any]]) -> DPGBError:
-    """Return the error of the first failed part; only its type, as a reader's message may contain a row's value."""
-    for part in parts:
-        if part.status == "error":
-            error = part.exception()
-            return _in_our_words(error, str(failed_to_load(kind_of(error))))
-    return lost(CancelledError())
+    def lost(self, error: BaseException) -> ClusterError:
+        """Return the error for tasks that are lost, or a client that is: asks the scheduler, which may be there."""
+        kind = type(error).__name__
+        if isinstance(error, CANCELLED):
+            deadline = time.monotonic() + SECONDS
+            while self.client.status == "connecting" and time.monotonic() < deadline:
+                time.sleep(POLL)
+            if self.client.status == "running" and _id_of_scheduler(self.client) == self._scheduler:
+                return ClusterError(
+                    f"Tasks of the fit, or the rows that it reads, were cancelled ({kind}), though the cluster runs: by"
+                    " client.cancel or client.restart, or as the client had lost its connection. Rows that were"
+                    " persisted have to be loaded again; a fit that had begun can be resumed then."
+                )
+            if self.client.status in ("closing", "closed") and self._answers():
+                return ClusterError(
+                    f"The fit's Dask client was closed ({kind}), though its cluster runs. Connect another one; rows"
+                    " that were persisted have to be loaded again. A fit that had begun can be resumed then."
+                )
+        return ClusterError(
+            f"The cluster's scheduler went away, or was restarted ({kind}). {RESUME}"
+        )
 
+    def _answers(self) -> bool:
+        """Whether a scheduler is at the address where the fit began."""
+        if self._address is None:
+            return False
+        try:
+            reach(self._address, self.client.security, SECONDS)
+        except Exception:  # Dask raises many kinds
+            return False
+        return True
 
-def lost(error: BaseException) -> ClusterError:
-    """Return the error for a cluster whose scheduler is gone."""
-    return ClusterError(
-        f"The cluster's scheduler went away, or was restarted ({type(error).__name__}). {RESUME}"
-    )
+    def _in_our_words(self, error: BaseException, otherwise: str) -> DPGBError:
+        """Return our own error for an error of Dask or of a reader."""
+        if isinstance(error, KilledWorker):
+            return dying()
+        if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
+            return self.lost(error)
+        return ChunkError(otherwise)
 
 
 def dying() -> ClusterError:
@@ -173,10 +214,7 @@ def _ended(futures: list[Future[Any]], seconds: float) -> bool:
     return True
 
 
-def _in_our_words(error: BaseException, otherwise: str) -> DPGBError:
-    """Return our own error for an error of Dask or of a reader."""
-    if isinstance(error, KilledWorker):
-        return dying()
-    if isinstance(error, CancelledError | CommClosedError | ClosedClientError):
-        return lost(error)
-    return ChunkError(otherwise)
+def _id_of_scheduler(client: Client) -> str | None:
+    """Return the id of the scheduler that a client is connected to, which a restarted one has not; asks nobody."""
+    told: dict[str, Any] = client._scheduler_identity  # noqa: SLF001
+    return told.get("id")
