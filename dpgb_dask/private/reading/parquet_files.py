@@ -227,9 +227,8 @@ class _Reads:
         # whether a task reads a file in the types of another without need (`_in_own_types`)
         self.by_folder = False
         self.folders: set[str] = set()  # columns that are names of folders
-        self.apart: set[str] = (
-            set()
-        )  # those that a file does not lie below: Dask fails once it reads it
+        # those that not every file lies below a folder of: Dask fails once it reads such a file
+        self.apart: set[str] = set()
         for task in tasks:
             if _is_reader(task):
                 self._by_fsspec(task.func, _pieces(task))
