@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import native, objects
 from dpgb_dask.graph_parts import rebuilt
-from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, is_a, parts_of_text
+from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -59,6 +59,12 @@ FLAT = (
 )
 
 FILES_PER_TASK = 20  # whose statistics a task reads, as in Dask
+
+# objects of which pandas makes columns of another type, if there are no others; their own text is read otherwise
+TYPED = (
+    *(datetime.date, np.datetime64, datetime.timedelta, np.timedelta64),
+    *(np.floating, complex, np.complexfloating),
+)
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -155,16 +161,59 @@ def _unchecked(node: Any) -> Any:
 def to_text(part: Any) -> Any:
     """Convert a frame, series or index as Dask does; a value that it cannot convert changes itself alone.
 
-    Bytes and text that are not UTF-8 are converted with marks in place of what cannot be read; anything else is
-    missing, and so are tuples, lists and their like that have no normal form for their size: of one that holds another
-    twice, which holds another twice, and so on, no memory holds the text. Never raises on a value.
+    Objects that pandas would hold in a type of their own, were they alone in their column, become a text that is read
+    as they are there. Bytes and text that are not UTF-8 are converted with marks in place of what cannot be read;
+    anything else is missing, and so are tuples, lists and their like that have no normal form for their size: of one
+    that holds another twice, which holds another twice, and so on, no memory holds the text. Never raises on a value.
     """
+    part = _told(part)
     try:
         if not _is_vast(part):
             return to_pyarrow_string(part)
     except Exception:  # of the text of a value, or of the value's own making: then look for it
         pass
     return to_pyarrow_string(_convertible(part))
+
+
+def _told(part: Any) -> Any:
+    """Return a frame, series or index with texts for dates, durations and numbers that are objects of `TYPED`."""
+    if isinstance(part, pd.DataFrame):
+        columns = [part.iloc[:, k] for k in range(part.shape[1])]
+        told = [*map(_told, columns)]
+        if all(one is other for one, other in zip(told, columns, strict=True)):
+            return part
+        frame = pd.DataFrame(dict(enumerate(told)), index=part.index)
+        return frame.set_axis(part.columns, axis=1)
+    if part.dtype != object or isinstance(part, pd.MultiIndex):
+        return part
+    values = part.tolist()
+    if not any(is_a(value, TYPED) for value in values):
+        return part
+    texts = np.fromiter(map(_text_of, values), object, len(values))
+    if isinstance(part, pd.Index):
+        return pd.Index(texts, dtype=object, name=part.name)
+    return pd.Series(texts, part.index, dtype=object, name=part.name)
+
+
+def _text_of(value: Any) -> Any:
+    """Return a text that is read as a value of a type of `TYPED`, unless its own is; another value as it is."""
+    if not is_a(value, TYPED) or is_a(value, float):
+        return value
+    try:
+        own = str(value)
+    except Exception:  # of a zone that fails, say
+        return value
+    form, read = cells([value, own])
+    if form == read:
+        return value
+    text = (
+        form.removeprefix("\x00d")
+        if isinstance(form, str)
+        else None
+        if form is None
+        else repr(form)
+    )
+    return text if cells([text]) == [form] else value  # such as a year of five digits
 
 
 def is_conversion(function: Any) -> bool:

@@ -27,6 +27,7 @@ from dpgb_dask.errors import StructureError
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.values import unit_names
 
 
 class Silent:
@@ -455,3 +456,40 @@ def test_a_value_that_fails_is_joined_as_it_is():
         joined = join(parts)
         assert joined["o"].iloc[0] is odd
         assert joined["c"].tolist() == [1, "x"]
+
+
+NEW_YORK = "America/New_York"
+ALONE = {
+    "durations": [datetime.timedelta(1), datetime.timedelta(2, 5)],
+    "NumPy's durations": [np.timedelta64(5, "s"), np.timedelta64(86_400, "s")],
+    "months": [np.datetime64("2020-01"), np.datetime64("2021-02")],
+    "years": [np.datetime64("2020"), np.datetime64("0021")],
+    "nanoseconds": [np.datetime64(10**18 + 1, "ns"), pd.NaT],
+    "times": [datetime.datetime(2020, 1, 1, 5, 6, 7, 8), datetime.datetime(2020, 1, 1)],
+    "times of a zone": [pd.Timestamp("1880-01-01", tz=NEW_YORK), pd.Timestamp("2020", tz=NEW_YORK)],
+    "single": [np.float32(0.1), np.float32("nan")],
+    "complex": [1 + 0j, 2 + 1j],
+    "periods": [pd.Period("2020-01", "M"), pd.Period("2021-05", "M")],
+    "intervals": [pd.Interval(0.0, 10.0), pd.Interval(0.5, 1.0)],
+}
+
+
+@pytest.mark.parametrize(
+    "other", ["zz", b"\xff", 10**5000, None], ids=["text", "bytes", "vast", "none"]
+)
+@pytest.mark.parametrize("name", ALONE)
+def test_what_stands_beside_an_object_does_not_tell_how_it_is_read(name, other):
+    """Where Dask's conversion stays: pandas makes a type of its own of values that are alone, and objects of others."""
+    values = ALONE[name]
+    alone = pd.Series(values)
+    beside = to_text(pd.Series([*values, other], dtype=object))
+    whole = to_text(pd.DataFrame({"a": pd.Series([*values, other], dtype=object), "n": 1.0}))
+    assert alone.dtype != object
+    assert whole["n"].dtype == np.float64
+    names = unit_names(alone.tolist())
+    for column in (beside, whole["a"]):
+        assert unit_names(column.tolist())[: len(values)] == names
+        np.testing.assert_array_equal(numbers(column)[: len(values)], numbers(alone))
+        np.testing.assert_array_equal(seconds(column)[: len(values)], seconds(alone))
+    index = to_text(pd.Index([*values, other], dtype=object))
+    assert unit_names(index.tolist())[: len(values)] == names
