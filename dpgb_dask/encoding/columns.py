@@ -4,6 +4,7 @@ Total maps: they never raise or warn on a value (docs/design.md §1).
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,6 +119,8 @@ def objects(column: Any) -> list[Any]:
     if kind.startswith("timestamp"):
         values = getattr(column, "array", column).__arrow_array__()
         column = values.cast(kind.split(",", maxsplit=1)[0].removesuffix("]") + "]").to_numpy()
+    if getattr(column.dtype, "kind", "") == "U" and column.dtype.itemsize:
+        column = _in_unicode(native(np.asarray(column)))
     # tolist would turn dates into integers
     read = list if getattr(column.dtype, "kind", "") in "Mm" else type(column).tolist
     try:
@@ -125,6 +128,15 @@ def objects(column: Any) -> list[Any]:
     except Exception:  # such as an Arrow date beyond Python's calendar: then read values one by one
         items = column.array if isinstance(column, pd.Series) else column
         return [_item(items, k) for k in range(len(items))]
+
+
+def _in_unicode(texts: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Return texts with marks for numbers that no character has: NumPy makes text of them that Python fails on."""
+    characters = np.ascontiguousarray(texts).view(np.uint32)
+    beyond = characters > sys.maxunicode
+    if not beyond.any():
+        return texts
+    return np.where(beyond, np.uint32(0xFFFD), characters).view(texts.dtype).reshape(texts.shape)
 
 
 def _of_pandas(values: Any) -> list[Any]:

@@ -515,3 +515,14 @@ def test_of_columns_with_one_name_the_first_is_read():
     frame = pd.DataFrame([[1.0, 2.0, 3.0]], columns=["a", "a", "b"])
     schema = Schema({"a": (0, 9), "b": (0, 9)}, classes=[0, 1])
     assert [float(column.iloc[0]) for column in split_columns(frame, schema)] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_numbers_that_are_no_characters_end_nothing(order):
+    texts = np.array(["a", "b", "a", ""], f"{order}U3")
+    texts.view(f"{order}u4").reshape(4, 3)[1] = [0x110000, 5, 0]
+    assert objects_of(texts) == ["a", "\ufffd\x05", "a", ""]
+    assert feature_cells(texts, Categorical(["a", "b"])).tolist() == [0, 2, 0, 3]
+    assert np.isnan(numbers(texts)).all()
+    hash_units(texts, b"k" * 32)
+    assert objects_of(np.array(["", ""], "U0")) == ["", ""]
