@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import decimal
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -17,7 +17,9 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from dask.array.core import concatenate3, concatenate_axes, concatenate_shaped
 from dask.base import tokenize
+from dask.core import flatten
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.core import _concat as join_parts
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
@@ -255,11 +257,53 @@ class TotalJoin:
         return self.join(plain, *args, **kwargs)
 
 
-JOINS = {join: TotalJoin(join) for join in (join_parts, concat)}
+@dataclass(frozen=True)
+class JoinOfBlocks:
+    """A function of Dask that joins blocks of arrays, whose types values may have made.
+
+    Dask gives all of them the type of the first: fractions are cut off behind a block of whole numbers, and text behind
+    a block of shorter ones. Here numbers of unlike types become float64, texts have the width of the longest, and all
+    else is joined as it is.
+
+    Parameters
+    ----------
+    join : function of nested lists of blocks
+        Dask's.
+    """
+
+    join: Callable[..., Any]
+
+    def __call__(self, blocks: Any, *args: Any) -> Any:
+        """Join blocks."""
+        types = {getattr(block, "dtype", None) for block in flatten(blocks)}
+        return self.join(blocks if len(types) == 1 else _mapped(_of_one_type(types), blocks), *args)
 
 
-def joining(function: Any) -> TotalJoin | None:
-    """Return what takes the place of Dask's functions that join partitions; None for any other function."""
+def _of_one_type(types: Set[Any]) -> Callable[[Any], Any]:
+    """Return what makes of blocks of some types blocks of one."""
+    kinds = {getattr(dtype, "kind", "O") for dtype in types}
+    if kinds <= {*"biuf"}:
+        return lambda block: np.asarray(block, np.float64)
+    if kinds in ({"U"}, {"S"}):
+        widest = np.result_type(*types)
+        return lambda block: block.astype(widest)
+    return lambda block: _as_objects(np.ravel(block)).reshape(np.shape(block))
+
+
+def _mapped(change: Callable[[Any], Any], blocks: Any) -> Any:
+    if isinstance(blocks, list | tuple):
+        return [_mapped(change, part) for part in blocks]
+    return change(blocks)
+
+
+JOINS: Mapping[Any, Callable[..., Any]] = {
+    **{join: TotalJoin(join) for join in (join_parts, concat)},
+    **{join: JoinOfBlocks(join) for join in (concatenate3, concatenate_axes, concatenate_shaped)},
+}
+
+
+def joining(function: Any) -> Callable[..., Any] | None:
+    """Return what takes the place of Dask's functions that join partitions or blocks; None for any other function."""
     return JOINS.get(function) if isinstance(function, FunctionType) else None
 
 

@@ -138,9 +138,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
         if rows.ndim != 2:
             raise no_table(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
-        rows = as_read(rows)
-        if rows.numblocks[1] > 1:
-            rows = rows.rechunk({1: -1})
+        rows = as_read(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
         same: dict[str, Any] = {"dtype": dtype, "token": function.task}
         if columns is None:
             return rows.map_blocks(function, drop_axis=1, meta=np.empty(0, dtype), **same)
@@ -184,7 +182,7 @@ def _of_arrays(
     columns: tuple[Any, ...] | None,
 ) -> da.Array:
     """Apply a function to columns, one array each; the first one's chunks are kept."""
-    arrays = [array.rechunk(arrays[0].chunks) for array in arrays]
+    arrays = [total_collection(array.rechunk(arrays[0].chunks)) for array in arrays]
     same: dict[str, Any] = {"function": function, "dtype": dtype, "token": function.task}
     if columns is None:
         return da.map_blocks(_on_columns, *arrays, meta=np.empty(0, dtype), **same)
@@ -222,7 +220,7 @@ def _on_dataset(
     check_columns(tuple(v.variable for v in variables), function.schema)
     chunks = next((v.chunks for v in variables if v.chunks is not None), None)
     if chunks is not None:  # variables of a store may have other chunks than the first
-        arrays = [_lazy(v).rechunk(chunks) for v in variables]
+        arrays = [total_collection(_lazy(v).rechunk(chunks)) for v in variables]
         values: Any = _of_arrays(function, arrays, dtype, columns)
     else:
         values = function(tuple(map(total_values, variables)))  # each by itself, as in a fit

@@ -16,18 +16,21 @@ import pandas as pd
 import pytest
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.dispatch import concat
+from dask.delayed import delayed
 from thinned import one_of_each, thinned
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.encoding.columns import category_cells, numbers
+from dpgb_dask.encoding.columns import objects as objects_of
 from dpgb_dask.encoding.frames import JOINS, as_given, in_partitions, joining, to_text
 from dpgb_dask.encoding.times import seconds
 from dpgb_dask.errors import StructureError
+from dpgb_dask.lazy_decoding import total_collection
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.shared_tasks import ChunkTasks, Pass
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.values import unit_names
+from dpgb_dask.values import cells, unit_names
 
 
 class Silent:
@@ -493,3 +496,63 @@ def test_what_stands_beside_an_object_does_not_tell_how_it_is_read(name, other):
         np.testing.assert_array_equal(seconds(column)[: len(values)], seconds(alone))
     index = to_text(pd.Index([*values, other], dtype=object))
     assert unit_names(index.tolist())[: len(values)] == names
+
+
+BLOCKS = {
+    "whole": np.array([[1, 0], [0, 1]]),
+    "fractions": np.array([[0.5, np.nan], [1e300, 0.25]]),
+    "single": np.array([[0.5, 0.1], [0.25, 1]], np.float32),
+    "unsigned": np.array([[2**63, 1], [0, 7]], np.uint64),
+    "truth": np.array([[True, False], [False, True]]),
+    "short": np.array([["a", "b"], ["a", ""]], "U1"),
+    "long": np.array([["abc", "1.5"], ["a", "unknown"]], "U7"),
+    "bytes": np.array([[b"abc", b"1.5"], [b"\xff", b""]]),
+    "objects": np.array([["abc", None], [0.5, 7]], object),
+    "days": np.array([["2020-01-01", "1500-02-03"], ["NaT", "2021-01-01"]], "M8[D]"),
+    "nanoseconds": np.array([["2020-01-01T00:00:00.000000001", "NaT"]] * 2, "M8[ns]"),
+    "durations": np.array([[1, 5], [3, 4]], "m8[us]"),
+    "complex": np.array([[1 + 0j, 2j], [3, 4]]),
+    "nothing": np.empty((2, 0)),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("first", "second"), thinned([*product(BLOCKS, BLOCKS)], every=4))
+def test_blocks_of_unlike_types_are_joined_as_they_are(first, second, axis):
+    """Whatever type Dask was told; and so are those that a fit joins, of X by rows and by columns, and of y."""
+    blocks = [BLOCKS[name].T if axis == 0 else BLOCKS[name] for name in (first, second)]
+    lazy = [da.from_delayed(delayed(block), block.shape, float) for block in blocks]
+    whole = da.concatenate(lazy, axis).rechunk(-1)
+    got = np.asarray(total_collection(whole).compute(scheduler="sync"))
+    parts = np.split(got, [blocks[0].shape[axis]], axis)
+    for part, block in zip(parts, blocks, strict=True):
+        assert part.shape == block.shape
+        read, want = (objects_of(values.ravel()) for values in (part, block))
+        assert unit_names(read) == unit_names(want)
+        assert cells(read) == cells(want)
+
+
+def test_a_fit_joins_blocks_as_they_are():
+    """Of one row without a value, pandas makes fractions of all in its partition; of text, objects."""
+    schema = Schema({"a": (0, 9), "b": (0, 1)}, target_bounds=(0, 1), target="t")
+    columns = np.array([1, 2, 3, 4]), np.array([0.25, 0.5, 0.75, 1.0])
+    targets = np.array([0, 1]), np.array([0.5, 0.25])
+    read = []
+    for odd in (None, "missing", "text"):
+        a, t = columns[0].astype(object), targets[1].astype(object)
+        if odd == "missing":
+            a[0] = np.nan
+        if odd == "text":
+            t[1] = "unknown"
+        blocks = a.astype(float) if odd == "missing" else columns[0], columns[1]
+        X = da.stack([da.from_delayed(delayed(one), (4,), float) for one in blocks], axis=1)
+        parts = targets[0], t if odd == "text" else targets[1]
+        y = da.concatenate([da.from_delayed(delayed(one), (2,), float) for one in parts])
+        (rows,) = [
+            Pass(tasks).load(0) for tasks in [ChunkTasks(read_source(X, y, None, schema).chunks)]
+        ]
+        x = read_values(rows.x, schema)
+        read.append((np.array([x.column(j) for j in range(2)]), encode_target(rows.y, schema)[0]))
+    for x, y in read[1:]:
+        np.testing.assert_array_equal(x[:, 1:], read[0][0][:, 1:])
+        np.testing.assert_array_equal(y[:3], read[0][1][:3])
