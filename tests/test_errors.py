@@ -437,6 +437,48 @@ def test_a_partition_may_lack_any_column_that_is_made_of_values(labels):
     assert len(models) == 4
 
 
+WAYS = {
+    "all": lambda table, _: table,
+    "chosen": lambda table, labels: table[labels],
+    "dropped": lambda table, _: table.drop(columns="y"),
+    "one by one": lambda table, labels: dd.concat([table[[name]] for name in labels], axis=1),
+    "assigned": lambda table, labels: table[labels].assign(
+        **{f"{labels[0]}": table[labels[0]] * 1}
+    ),
+}
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+@pytest.mark.parametrize(
+    ("labels", "way"),
+    [
+        *((["blue", "red"], way) for way in WAYS),
+        *(([0, 1], way) for way in ("all", "chosen", "one by one")),
+    ],
+)
+def test_columns_that_values_make_count_as_missing_where_dask_compares_or_chooses(
+    labels, enforced, way
+):
+    """One row decides whether a partition has a column; the others are read as they are with it."""
+    schema = Schema({"blue": (0, 1), "red": (0, 1)}, classes=[0, 1])
+
+    def part(cells):
+        made = pd.get_dummies(cells["color"], dtype=float)
+        return made if "y" not in cells or way != "dropped" else made.assign(y=cells["y"])
+
+    first, models = labels * 15, []
+    for second in (first, labels[1:] * 30, [*labels[1:] * 29, None], [None] * 30, ["other"] * 30):
+        given = pd.DataFrame({"color": pd.Series([*first, *second], dtype=object), "y": 0.0})
+        meta = part(pd.DataFrame({"color": pd.Series(labels, dtype=object), "y": 0.0}))[:0]
+        how = {"meta": meta, "enforce_metadata": enforced}
+        table = dd.from_pandas(given, npartitions=2, sort=False).map_partitions(part, **how)
+        with dask.config.set(scheduler="sync"):
+            models.append(model(schema, random_state=0).fit(WAYS[way](table, labels), TWO_PARTS))
+    chances = [one.predict_proba(np.array([[0.0, 1.0], [1.0, 0.0]])) for one in models[1:3]]
+    assert len(models) == 5
+    assert np.isfinite(chances).all()
+
+
 def test_numbered_columns_of_a_partition_are_found_by_their_numbers():
     given = rows(60)[["a", "c"]]
     table = given.set_axis([0, 1], axis=1)

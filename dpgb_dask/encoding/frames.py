@@ -7,7 +7,8 @@ import contextlib
 import datetime
 import decimal
 import gc
-from collections.abc import Callable, Mapping, Sequence, Set
+import operator
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from dask.base import tokenize
 from dask.core import flatten
 from dask.dataframe._pyarrow import to_pyarrow_string
 from dask.dataframe.core import _concat as join_parts
+from dask.dataframe.core import apply_and_enforce
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
 from dask.dataframe.dask_expr.io.parquet import (
     _STATS_CACHE,
@@ -233,6 +235,44 @@ def as_it_is(part: Any) -> Any:
     return part
 
 
+def choosing(function: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """Return what takes the place of a function of Dask that fails where values make columns; None for any other.
+
+    Columns that a partition lacks, as `get_dummies` of its values may make, count as missing. Dask compares those that
+    a function of the caller's makes with the expected ones, and chooses some in each partition.
+    """
+    if function is apply_and_enforce:
+        return as_made
+    return chosen if function is operator.getitem and _is_named(args[-1]) else None
+
+
+def _is_named(key: Any) -> bool:
+    """Return whether an index names columns."""
+    names = key if isinstance(key, list) else [key]
+    return bool(names) and all(type(name) in (str, int) for name in names)
+
+
+def as_made(*args: Any, _func: Callable[..., Any], _meta: Any, **kwargs: Any) -> Any:
+    """Return what a caller's function makes of a partition, with the columns that Dask expects, whichever it made."""
+    made = _func(*args, **kwargs)
+    if not (isinstance(made, pd.DataFrame) and isinstance(_meta, pd.DataFrame) and len(made)):
+        return apply_and_enforce(_func=lambda: made, _meta=_meta)
+    expected = _meta.columns
+    if made.columns.equals(expected) or not (made.columns.is_unique and expected.is_unique):
+        return made
+    return made.reindex(columns=expected)
+
+
+def chosen(part: Any, key: Any) -> Any:
+    """Return a column, or some, of a partition; those that it lacks are left out, and a single one is missing."""
+    if isinstance(part, pd.DataFrame):
+        if isinstance(key, list):
+            key = [name for name in key if name in part.columns]
+        elif key not in part.columns:
+            return pd.Series(None, part.index, object, name=key)
+    return operator.getitem(part, key)
+
+
 @dataclass(frozen=True)
 class TotalJoin:
     """A function of Dask that joins partitions, which it cannot do if values make columns of types that do not join.
@@ -296,15 +336,17 @@ def _mapped(change: Callable[[Any], Any], blocks: Any) -> Any:
     return change(blocks)
 
 
-JOINS: Mapping[Any, Callable[..., Any]] = {
-    **{join: TotalJoin(join) for join in (join_parts, concat)},
-    **{join: JoinOfBlocks(join) for join in (concatenate3, concatenate_axes, concatenate_shaped)},
+JOINS = {join: TotalJoin(join) for join in (join_parts, concat)}
+BLOCK_JOINS = {
+    join: JoinOfBlocks(join) for join in (concatenate3, concatenate_axes, concatenate_shaped)
 }
 
 
 def joining(function: Any) -> Callable[..., Any] | None:
     """Return what takes the place of Dask's functions that join partitions or blocks; None for any other function."""
-    return JOINS.get(function) if isinstance(function, FunctionType) else None
+    if not isinstance(function, FunctionType):
+        return None
+    return JOINS.get(function) or BLOCK_JOINS.get(function)
 
 
 def _plain(part: Any) -> Any:
