@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import FARTHEST, alike, span_of
 from dpgb_dask.encoding.frames import (
     as_it_is,
-    choosing,
     is_check,
     is_conversion,
     joining,
@@ -222,8 +221,8 @@ def total_array(array: Any) -> Any:
 def total_part(part: Any) -> Any:
     """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does.
 
-    Decoding by xarray is in arrays that it opened; Dask's conversion to text, its comparison of types, what joins
-    partitions and what compares or chooses columns are in frames, and in arrays that were made of them. The parts that are in it are not looked at
+    Decoding by xarray is in arrays that it opened; Dask's conversion to text, its comparison of types, and what joins
+    partitions are in frames, and in arrays that were made of them. The parts that are in it are not looked at
     (`graph_parts`).
     """
     if isinstance(part, DataNode):
@@ -235,7 +234,7 @@ def total_part(part: Any) -> Any:
         return Task(part.key, to_text, *part.args)
     if is_check(part.func):
         return Task(part.key, as_it_is, *part.args)
-    function = joining(part.func) or choosing(part.func, part.args) or total_decoder(part.func)
+    function = joining(part.func) or total_decoder(part.func)
     return part if function is None else Task(part.key, function, *part.args, **part.kwargs)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, in_partitions
+from dpgb_dask.encoding.frames import as_given, choosing, in_partitions
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -630,6 +630,8 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
     """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does."""
     part = total_part(part)
+    if isinstance(part, Task) and (choose := choosing(part.func, part.args)) is not None:
+        part = Task(part.key, choose, *part.args, **part.kwargs)
     return change(part) if change is not None and isinstance(part, Task) else part
 
 

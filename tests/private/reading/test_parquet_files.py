@@ -19,7 +19,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from thinned import thinned
 
 from dpgb_dask import Datetime, DPGBClassifier, Ledger, Schema, StructureError
-from dpgb_dask.encoding import frames
+from dpgb_dask.encoding import frames as total_frames
 from dpgb_dask.encoding.columns import feature_cells
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.parquet_files import Options
@@ -320,7 +320,7 @@ def test_no_task_of_statistics_fails(tmp_path, odd, monkeypatch):
 
     monkeypatch.setattr(dask_parquet, "_gather_statistics", refuse)
     monkeypatch.setattr(dask_parquet, "_STATS_CACHE", {})
-    monkeypatch.setattr(frames, "_STATS_CACHE", dask_parquet._STATS_CACHE)
+    monkeypatch.setattr(total_frames, "_STATS_CACHE", dask_parquet._STATS_CACHE)
     schema = Schema({"x": (0, 1), "age": ["a", "b"]}, classes=[0, 1], target="y")
     for changed in (table, table.assign(x=table["x"] / table.shape[0])):
         loaded(read_source(changed[["x", "age"]], changed["y"], None, schema))
