@@ -68,10 +68,8 @@ ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-# as pandas writes an interval, whose ends are numbers
-INTERVAL = re.compile(
-    r"([\[(])([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|-inf), ([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)([\])])"
-)
+INTERVAL_END = r"[+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"  # a number, as pandas writes it
+INTERVAL = re.compile(rf"([\[(])({INTERVAL_END}|-inf), ({INTERVAL_END}|inf)([\])])")
 # no pattern may read a long text in two ways: it would try all of them, in the square of its length (++ and *+ never
 # give back what they took)
 LONG_NUMBER = re.compile(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?\s*+", re.ASCII)

@@ -54,9 +54,8 @@ ISO_DATE = re.compile(
     re.ASCII,
 )
 ISO_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-INTERVAL = re.compile(
-    r"([\[(])([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|-inf), ([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)([\])])"
-)
+INTERVAL_END = r"[+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"  # a number, as pandas writes it
+INTERVAL = re.compile(rf"([\[(])({INTERVAL_END}|-inf), ({INTERVAL_END}|inf)([\])])")
 ISO_POINT = re.compile(
     r"(-?\d{4,9})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?)?)?"
     r"(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d)(?:\.(\d+))?)?)?)?",
