@@ -65,10 +65,7 @@ FLAT = (
 FILES_PER_TASK = 20  # whose statistics a task reads, as in Dask
 
 # objects of which pandas makes columns of another type, if there are no others; their own text is read otherwise
-TYPED = (
-    *(datetime.date, np.datetime64, datetime.timedelta, np.timedelta64),
-    *(np.floating, complex, np.complexfloating),
-)
+TYPED = (datetime.date, np.datetime64, datetime.timedelta, np.timedelta64, np.floating)
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"

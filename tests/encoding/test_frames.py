@@ -471,7 +471,6 @@ ALONE = {
     "times": [datetime.datetime(2020, 1, 1, 5, 6, 7, 8), datetime.datetime(2020, 1, 1)],
     "times of a zone": [pd.Timestamp("1880-01-01", tz=NEW_YORK), pd.Timestamp("2020", tz=NEW_YORK)],
     "single": [np.float32(0.1), np.float32("nan")],
-    "complex": [1 + 0j, 2 + 1j],
     "periods": [pd.Period("2020-01", "M"), pd.Period("2021-05", "M")],
     "intervals": [pd.Interval(0.0, 10.0), pd.Interval(0.5, 1.0)],
 }
