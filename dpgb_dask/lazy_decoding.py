@@ -6,6 +6,7 @@ in the tasks that Dask makes of them, by others that decode each value by itself
 has it fail, such as those that join partitions, by those of `encoding/frames.py`.
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -106,14 +107,11 @@ class TotalTimes(_Decoding):
 
     def _read(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return what xarray makes of numbers; NaT of each of which it makes nothing, or an object."""
-        try:
+        # it raises, such as of a fraction of a second after a date that nanoseconds do not reach
+        with contextlib.suppress(Exception):
             read = self.decode(numbers)
             if read.dtype.kind == self.dtype.kind:
                 return read
-        except (
-            Exception
-        ):  # such as a fraction of a second after a date that nanoseconds do not reach
-            pass
         if len(numbers) == 1:
             return np.full(1, np.array("NaT", self.dtype))
         return np.concatenate([self._read(one) for one in numbers[:, None]])

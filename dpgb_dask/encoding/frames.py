@@ -207,13 +207,9 @@ def _text_of(value: Any) -> Any:
     form, read = cells([value, own])
     if form == read:
         return value
-    text = (
-        form.removeprefix("\x00d")
-        if isinstance(form, str)
-        else None
-        if form is None
-        else repr(form)
-    )
+    if isinstance(form, float):
+        return repr(form)
+    text = form.removeprefix("\x00d") if isinstance(form, str) else None
     return text if cells([text]) == [form] else value  # such as a year of five digits
 
 
