@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import gc
 import itertools
 import json
 import logging
@@ -340,6 +341,8 @@ def _interrupted(act, at):
         return trace
 
     before = sys.gettrace()  # of a debugger, or of coverage
+    # what is cut short is left to this thread, which holds its locks: garbage may be found by another, which cannot
+    gc.disable()
     try:
         sys.settrace(trace)
         act()
@@ -351,6 +354,8 @@ def _interrupted(act, at):
             raise
     finally:
         sys.settrace(before)
+        gc.collect(0)
+        gc.enable()
     return bool(pressed)
 
 
@@ -371,7 +376,7 @@ def lines_of_sqlalchemy(test):
 
 
 def check_unlocked(ledger, path):
-    """Check that neither another process nor another thread has to wait for a ledger."""
+    """Check that neither another process nor another thread, nor this one, has to wait for a ledger."""
     other = sqlite3.connect(path, timeout=0, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.close()
@@ -379,6 +384,9 @@ def check_unlocked(ledger, path):
     thread.start()
     thread.join(LONGEST)
     assert not thread.is_alive()
+    # a new thread may have the number of one that has ended, and would pass for it
+    assert ledger._lock.acquire(timeout=LONGEST)
+    ledger._lock.release()
 
 
 @lines_of_sqlalchemy
