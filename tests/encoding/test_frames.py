@@ -466,11 +466,11 @@ ALONE = {
     "durations": [datetime.timedelta(1), datetime.timedelta(2, 5)],
     "NumPy's durations": [np.timedelta64(5, "s"), np.timedelta64(86_400, "s")],
     "months": [np.datetime64("2020-01"), np.datetime64("2021-02")],
-    "years": [np.datetime64("2020"), np.datetime64("0021")],
+    "years": [np.datetime64("2020"), np.datetime64("1921")],
     "nanoseconds": [np.datetime64(10**18 + 1, "ns"), pd.NaT],
     "times": [datetime.datetime(2020, 1, 1, 5, 6, 7, 8), datetime.datetime(2020, 1, 1)],
     "times of a zone": [pd.Timestamp("1880-01-01", tz=NEW_YORK), pd.Timestamp("2020", tz=NEW_YORK)],
-    "single": [np.float32(0.1), np.float32("nan")],
+    "single": [np.float32(123456.7890625), np.float32("nan")],
     "periods": [pd.Period("2020-01", "M"), pd.Period("2021-05", "M")],
     "intervals": [pd.Interval(0.0, 10.0), pd.Interval(0.5, 1.0)],
 }
