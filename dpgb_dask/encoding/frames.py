@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import decimal
 import gc
-import operator
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -228,23 +227,6 @@ def as_it_is(part: Any) -> Any:
     return part
 
 
-def choosing(function: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Return what takes the place of a function of Dask that fails where values make columns; None for any other.
-
-    Columns that a partition lacks, as `get_dummies` of its values may make, count as missing. Dask compares those that
-    a function of the caller's makes with the expected ones, and chooses some in each partition.
-    """
-    if function is apply_and_enforce:
-        return as_made
-    return chosen if function is operator.getitem and _is_named(args[-1]) else None
-
-
-def _is_named(key: Any) -> bool:
-    """Return whether an index names columns."""
-    names = key if isinstance(key, list) else [key]
-    return bool(names) and all(type(name) in (str, int) for name in names)
-
-
 def as_made(*args: Any, _func: Callable[..., Any], _meta: Any, **kwargs: Any) -> Any:
     """Return what a caller's function makes of a partition, with the columns that Dask expects, whichever it made."""
     made = _func(*args, **kwargs)
@@ -254,16 +236,6 @@ def as_made(*args: Any, _func: Callable[..., Any], _meta: Any, **kwargs: Any) ->
     if made.columns.equals(expected) or not (made.columns.is_unique and expected.is_unique):
         return made
     return made.reindex(columns=expected)
-
-
-def chosen(part: Any, key: Any) -> Any:
-    """Return a column, or some, of a partition; those that it lacks are left out, and a single one is missing."""
-    if isinstance(part, pd.DataFrame):
-        if isinstance(key, list):
-            key = [name for name in key if name in part.columns]
-        elif key not in part.columns:
-            return pd.Series(None, part.index, object, name=key)
-    return operator.getitem(part, key)
 
 
 @dataclass(frozen=True)

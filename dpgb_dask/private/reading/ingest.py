@@ -1,5 +1,6 @@
 """From NumPy, pandas, Dask, xarray or Zarr to aligned chunks of rows; reads structure only and computes nothing."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -15,6 +16,7 @@ import zarr
 from dask._task_spec import Alias, Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.core import flatten
+from dask.dataframe.core import apply_and_enforce
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, choosing, in_partitions
+from dpgb_dask.encoding.frames import as_given, as_made, in_partitions
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -53,6 +55,7 @@ from dpgb_dask.private.reading.rows import (
     rows_of,
     rows_of_units,
     slice_block,
+    total_getitem,
 )
 from dpgb_dask.warning_filters import SILENCE
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr, lazily
@@ -630,9 +633,26 @@ def _delayed(keys: Sequence[Any], graph: Mapping[Any, Any], schema: Schema) -> l
 def _safe(change: Callable[[Task], Task] | None, part: Any) -> Any:
     """Return a node of a graph, or an argument of a task, that no value makes fail; the same one if none does."""
     part = total_part(part)
-    if isinstance(part, Task) and (choose := choosing(part.func, part.args)) is not None:
+    if isinstance(part, Task) and (choose := _choosing(part.func, part.args)) is not None:
         part = Task(part.key, choose, *part.args, **part.kwargs)
     return change(part) if change is not None and isinstance(part, Task) else part
+
+
+def _choosing(function: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """Return what takes the place of a function of Dask that fails where values make columns; None for any other.
+
+    Columns that a partition lacks, as `get_dummies` of its values may make, count as missing. Dask compares those that
+    a function of the caller's makes with the expected ones, and chooses some in each partition.
+    """
+    if function is apply_and_enforce:
+        return as_made
+    return total_getitem if function is operator.getitem and _is_named(args[-1]) else None
+
+
+def _is_named(key: Any) -> bool:
+    """Return whether an index names columns."""
+    names = key if isinstance(key, list) else [key]
+    return bool(names) and all(type(name) in (str, int) for name in names)
 
 
 def _array_chunks(

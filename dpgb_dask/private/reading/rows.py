@@ -3,6 +3,7 @@
 It is apart from the libraries that `ingest` takes rows from.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -136,6 +137,16 @@ def only_column(part: pd.DataFrame, name: Any) -> pd.Series:
         return pd.Series(None, part.index, object, name=name)
     column = part[name]
     return column.iloc[:, 0] if isinstance(column, pd.DataFrame) else column
+
+
+def total_getitem(part: Any, key: Any) -> Any:
+    """Return a column, or some, of a partition; those that it lacks are left out, and a single one is missing."""
+    if isinstance(part, pd.DataFrame):
+        if isinstance(key, list):
+            return existing(part, key)
+        if key not in part.columns:
+            return only_column(part, key)
+    return operator.getitem(part, key)
 
 
 def line_up(x: Any, y: Any, weight: Any, unit: Any = None) -> Rows:
