@@ -1060,7 +1060,8 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         ----------
         X : collection of rows
         y : collection of (n_rows,), as for ``fit``
-            A label is read as in ``fit``: a row with an unknown or missing one is left out.
+            A label is read as in ``fit``. A row with a missing one is left out; one that is no class of the schema is
+            wrong, as in scikit-learn.
         sample_weight : collection of (n_rows,), optional
             A row whose weight is missing, no number or not above 0 is left out, as in ``fit``. Others are not clipped
             to ``max_weight``; an infinite one counts as it.

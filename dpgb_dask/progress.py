@@ -223,11 +223,11 @@ class Notebook:
             self._handle.update(self._picture)
 
     def end(self, position: int, *, whole: bool) -> None:
-        """Show the last state."""
+        """Show the last state, without how long it took: it stays in the notebook, and run times are no release."""
         last = self._picture
         total = position if whole else last.total
         text = "fitted" if whole else f"stopped at {last.text}"
-        self._handle.update(Picture(text, position, total, self._elapsed()))
+        self._handle.update(Picture(text, position, total, ""))
 
     def _elapsed(self) -> str:
         return _in_words(time.monotonic() - self._began)
@@ -242,7 +242,8 @@ class Picture:
     def __repr__(self) -> str:
         if self.total is None:
             return self.text
-        return f"{self.text}: {self.position}/{self.total} rounds, {self.time}"
+        time_in_words = f", {self.time}" if self.time else ""
+        return f"{self.text}: {self.position}/{self.total} rounds{time_in_words}"
 
     def _repr_html_(self) -> str:
         """Return a bar, and beside it the text."""

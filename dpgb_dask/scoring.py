@@ -1,4 +1,4 @@
-"""Which rows a score is about, and what it compares: rows count as they do in a fit."""
+"""Which rows a score is about, and what it compares: rows count as in a fit, but unknown labels are wrong."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import read_target
-from dpgb_dask.encoding.columns import numbers, one_column
+from dpgb_dask.encoding.columns import category_cells, numbers, one_column
 from dpgb_dask.errors import StructureError, short
 from dpgb_dask.lazy_decoding import total_whole
 from dpgb_dask.private.reading.ingest import as_one_kind, native_column
@@ -28,8 +28,8 @@ def compared(
 
     Returns
     -------
-    target, predicted : (n,) int64 or float64
-        Classes are positions in the schema.
+    target, predicted : (n,) integers or float64
+        Classes are positions in the schema; a label that is no class is one that no prediction has.
     weight : (n,) float64, or None
 
     Raises
@@ -40,17 +40,31 @@ def compared(
     weight = None if sample_weight is None else native_column(sample_weight, "sample_weight")
     columns = as_one_kind(native_column(predicted, "X"), native_column(y, "y"), weight)
     rows = line_up(*compute(*map(total_whole, columns)))
-    target, known = read_target(rows.y, schema)
+    target, known, usable = _targets(rows.y, schema)
+    if not usable.any():
+        raise _no_target(schema)
     found, _ = read_target(rows.x, schema)
     if rows.weight is None:
-        if not known.any():
-            raise _no_target(schema)
         return target[known], found[known], None
     weighs = _weights(rows.weight, schema)
     counts = known & (weighs > 0)
-    if not counts.any():
-        raise _no_weight() if known.any() else _no_target(schema)
+    if not (usable & counts).any():
+        raise _no_weight()
     return target[counts], found[counts], weighs[counts]
+
+
+def _targets(y: Any, schema: Schema) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the target of each row, whether it has one, and whether it is a number, or a label of the schema.
+
+    A label that is no class counts, as scikit-learn counts it: left out of the score of a model whose classes are
+    spelt otherwise, such as -1 for 0, only hits would be left.
+    """
+    classes = schema.target.classes
+    if classes:
+        target: NDArray[Any] = category_cells(one_column(y), classes)
+        return target, target <= len(classes), target < len(classes)
+    target, known = read_target(y, schema)
+    return target, known, known
 
 
 def _weights(weight: Any, schema: Schema) -> NDArray[np.float64]:

@@ -148,7 +148,7 @@ def test_a_notebook_shows_html_without_widgets(monkeypatch, clock):
     assert [repr(p) for p in pictures] == [
         "reading rows",
         "<rows>: 1/10 rounds, 1 s",
-        "fitted: 2/2 rounds, 1 s",
+        "fitted: 2/2 rounds",
     ]
     assert "value=" not in pictures[0]._repr_html_()
     assert 'max="10" value="1"></progress> &lt;rows&gt;: 1/10' in pictures[1]._repr_html_()

@@ -87,7 +87,7 @@ def test_labels_of_several_types_have_a_score(binary_schema, features, labels):
     assert model.score(features, y) == np.mean(model.predict(features) == y)
 
 
-@pytest.mark.parametrize("lost", [None, pd.NA, "unheard of", 7, np.nan], ids=str)
+@pytest.mark.parametrize("lost", [None, pd.NA, pd.NaT, np.nan], ids=str)
 def test_rows_without_a_label_are_left_out(classifier, features, labels, lost):
     y = pd.Series(labels.astype(object))
     y[:ROWS] = lost
@@ -97,6 +97,22 @@ def test_rows_without_a_label_are_left_out(classifier, features, labels, lost):
     weighted = classifier.score(features[ROWS:], labels[ROWS:], weight[ROWS:])
     assert weighted != want
     assert classifier.score(features, y, weight) == weighted
+
+
+@pytest.mark.parametrize("other", ["unheard of", 7, -1], ids=str)
+def test_a_label_that_is_no_class_is_wrong(classifier, features, labels, other):
+    """As scikit-learn has it: of labels -1 and 1, where classes are 0 and 1, only hits would be left otherwise."""
+    y, predicted = labels.astype(object), classifier.predict(features)
+    y[labels == 0] = other
+    y[:ROWS] = None
+    weight = 1.0 + np.arange(len(y)) % 3
+    hit = (predicted == labels) & (labels == 1)
+    assert classifier.score(features, y) == hit[ROWS:].mean() < 0.6
+    want = np.average(hit[ROWS:], weights=weight[ROWS:])
+    assert classifier.score(features, y, weight) == pytest.approx(want, rel=1e-12)
+    weight[ROWS:] = 0
+    with pytest.raises(StructureError, match="sample_weight has no number above 0"):
+        classifier.score(features, y, weight)
 
 
 def test_rows_without_a_number_are_left_out(regressor, features, numbers):

@@ -14,7 +14,7 @@ from thinned import one_of_each
 
 from dpgb_dask import DPGBClassifier, Schema
 from dpgb_dask.errors import PrivacyLeakWarning
-from dpgb_dask.private.reading.ingest import read_source
+from dpgb_dask.private.reading.ingest import check_inputs, source_of
 from dpgb_dask.private.rounds.worker_tasks import Encoding
 from dpgb_dask.recipes import AUTO
 from dpgb_dask.testing import SeededNoise
@@ -88,7 +88,7 @@ def client():
     ids=["set_index", "partition_size"],
 )
 def test_what_warns_while_dask_lines_up_partitions_is_not_shown(work):
-    """It sees rows then, before the charge."""
+    """Such as for a check: a fit refuses what it would have to see rows of before the charge."""
     seen = []
 
     def looked_at(part):
@@ -104,7 +104,7 @@ def test_what_warns_while_dask_lines_up_partitions_is_not_shown(work):
             warnings.catch_warnings(record=True) as shown,
         ):
             warnings.simplefilter(action)
-            read_source(X, y, None, SCHEMA)
+            source_of(check_inputs(X, y, None, SCHEMA), SCHEMA)
         assert [w for w in shown if "secret" in str(w.message)] == []
     assert sum(seen)
 

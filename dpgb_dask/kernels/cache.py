@@ -16,7 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -60,7 +60,7 @@ class KernelCache:
             found = self._read(signature, target)  # another process has written it meanwhile
             if found is not None:
                 _TURN.end(self)
-        if found is None:
+        if found is None and not _QUIET:
             _say_once(
                 f"Kernels are compiled, which takes up to a minute. {_where(self.cache_path)}"
             )
@@ -74,7 +74,8 @@ class KernelCache:
                     store.save_overload(signature, compiled)
                     return
         except OSError as error:  # such as a full disk: the kernel is in memory, and works
-            logger.warning("Compiled kernels cannot be kept: %s.", error.strerror)
+            if not _QUIET:
+                logger.warning("Compiled kernels cannot be kept: %s.", error.strerror)
         finally:
             _TURN.end(self)
 
@@ -245,6 +246,24 @@ def _where(path: str | None) -> str:
 COMPILING = "compiling kernels: up to a minute"
 # called with `COMPILING` before the first kernel is compiled in this process
 LISTENERS: list[Callable[[str], None]] = []
+
+
+_QUIET: list[None] = []  # one for each that asks rows now
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Compile without a word meanwhile: which kernels rows need depends on them, such as on how many there are.
+
+    Privacy
+    -------
+    Everything that a fit logs or shows is released. What it compiles before it reads rows follows from public facts.
+    """
+    _QUIET.append(None)
+    try:
+        yield
+    finally:
+        _QUIET.pop()
 
 
 class _Turn:

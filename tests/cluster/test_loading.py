@@ -60,8 +60,7 @@ def without_k(part):
 
 SHUFFLED = {
     "shuffle": lambda: in_parts().shuffle("k"),
-    "set_index": lambda: in_parts().set_index("a", drop=False),
-    "sort_values": lambda: in_parts().sort_values("c"),
+    "set_index": lambda: in_parts().set_index("a", drop=False, divisions=[0, 2, 5, 10]),
     "merge": lambda: in_parts()[["a", "k"]].merge(in_parts()[["a", "c", "y"]], on="a"),
     "groupby": lambda: in_parts().groupby("k").apply(without_k, meta=without_k(PEOPLE[:0])),
 }
@@ -111,6 +110,45 @@ def test_tasks_that_know_each_other_are_refused_before_the_charge(made, tmp_path
         np.testing.assert_array_equal(
             fitted(X, y).decision_function(PEOPLE[["a", "c"]]), scores(PEOPLE)
         )
+
+
+DIVIDED_BY_ROWS = {
+    "set_index": lambda f: f.set_index("a", drop=False),
+    "parts of it": lambda f: f.set_index("a", drop=False, npartitions=3).partitions[:2],
+    "sort_values": lambda f: f.sort_values("a"),
+    "partition_size": lambda f: f.repartition(partition_size="1kB"),
+    "twice": lambda f: f.repartition(partition_size="1kB").set_index("a", drop=False),
+}
+
+
+@pytest.mark.parametrize("of", ["X", "y", "sample_weight"])
+@pytest.mark.parametrize("name", DIVIDED_BY_ROWS)
+def test_what_dask_would_read_to_tell_partitions_is_refused_before_the_charge(name, of, tmp_path):
+    read = []
+
+    def seen(part):
+        read.append(len(part))
+        return part
+
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    ledger.open_account("a", epsilon=3, delta=1e-6)
+    plain = in_parts()
+    table = DIVIDED_BY_ROWS[name](plain.map_partitions(seen, meta=PEOPLE[:0]))
+    read.clear()
+    given = {"X": plain[["a", "c"]], "y": plain["y"], "sample_weight": plain["a"]}
+    given[of] = {"X": table[["a", "c"]], "y": table["y"], "sample_weight": table["a"]}[of]
+    model = DPGBClassifier(
+        schema=SCHEMA,
+        **SETTINGS | {"noise": None},
+        epsilon=1,
+        delta=1e-7,
+        ledger=ledger,
+        account="a",
+    )
+    with pytest.raises(StructureError, match=rf"partitions of {of}, .*divisions=.*persist\(\)"):
+        model.fit(**given)
+    assert list(ledger.fits("a")) == []
+    assert read == []
 
 
 def failing(k):

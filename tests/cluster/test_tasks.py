@@ -41,6 +41,10 @@ from dpgb_dask.contracts.plan import Execution, Shape
 from dpgb_dask.contracts.queries import CountQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.errors import ChunkError, PlanError, ShardError, StructureError
+from dpgb_dask.kernels import cache
+from dpgb_dask.private import rounds as rounds_package
+from dpgb_dask.private.answering.shards import Shard
+from dpgb_dask.private.reading.chunks import Surveyor
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.rows import failed_to_load
 from dpgb_dask.private.rounds import open_rounds, tasks
@@ -338,6 +342,57 @@ def test_a_partition_whose_dtype_depends_on_its_values_does_not_raise(values):
         sums.append(opened(rounds.ask(None, CountQuery(label="", price=1))))
         rounds.close()
     assert [part.tolist() for part in sums] == [[3], [3]]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+def test_blocks_may_have_other_lengths_than_dask_is_told(backend):
+    """Some queries draw rows by their position, which values of the rows before must not make an error."""
+    x, y, w = rows_of("binary")
+    table = np.column_stack([x.to_numpy(float), y, w])
+    left = np.arange(len(table)) % 7 != 5
+    table[~left, 0] = -1e9  # of three blocks, each less by other rows
+    blocks = da.from_array(table, chunks=(1000, -1)).map_blocks(lambda b: b[b[:, 0] != -1e9])
+    shape = shape_of("binary", **WEIGHT)
+    sums = []
+    for rows in (blocks, table[left]):
+        source = read_source(rows[:, :3], rows[:, 3], rows[:, 4], shape.schema)
+        chosen = "local" if rows is not blocks else backend
+        rounds = open_rounds(source, shape, Execution(backend=chosen), KEY, ROWS_KEY)
+        sums.append(ask_all(rounds, "binary"))
+        rounds.close()
+    for name, want in sums[1].items():
+        np.testing.assert_array_equal(sums[0][name], want, err_msg=name)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("backend", ["local", "tasks"])
+@pytest.mark.parametrize("first", ["fingerprint", "ask"])
+def test_what_rows_need_is_compiled_without_a_word(backend, first, monkeypatch):
+    """Which kernels they need depends on them; what is named before is compiled before they are read."""
+    events = []
+    for module in (rounds_package, tasks):
+        monkeypatch.setattr(module, "warm", lambda names: events.append(("warm", names)))
+
+    def watched(work):
+        def seen(*args, **kwargs):
+            events.append(("rows", bool(cache._QUIET)))
+            return work(*args, **kwargs)
+
+        return seen
+
+    monkeypatch.setattr(Surveyor, "add_strip", watched(Surveyor.add_strip))
+    monkeypatch.setattr(Shard, "answer", watched(Shard.answer))
+    x, y, _ = rows_of("binary")
+    source, shape = read_source(x, y, None, shape_of("binary").schema), shape_of("binary")
+    rounds = open_rounds(source, shape, Execution(backend=backend), KEY, kernels=("main sums",))
+    if first == "fingerprint":
+        rounds.fingerprint()
+    rounds.ask(model_of("binary"), queries_of("binary")["main"])
+    rounds.close()
+    assert events[0] == ("warm", ("main sums", *source.kernels))
+    assert {*events[1:]} == {("rows", True)}
+    assert not cache._QUIET
 
 
 @pytest.mark.usefixtures("client")

@@ -136,6 +136,19 @@ def test_a_folder_that_can_only_be_read_is_read(monkeypatch, caplog):
     assert not caplog.records
 
 
+@pytest.mark.usefixtures("own_cache")
+def test_what_rows_need_is_compiled_without_a_word(monkeypatch, caplog):
+    cache._say_once.cache_clear()
+    told = []
+    monkeypatch.setattr(cache, "LISTENERS", [told.append])
+    with caplog.at_level(logging.INFO, "dpgb_dask"):
+        with cache.quietly(), cache.quietly():
+            assert call(made()) == 1
+        assert not caplog.records + told
+        made()(np.arange(3, dtype=np.int32), np.zeros(3, np.int64))
+    assert len(caplog.records) == len(told) == 1
+
+
 def test_without_a_folder_kernels_are_compiled_in_memory_and_that_is_said_once(
     own_cache, monkeypatch, caplog
 ):

@@ -120,15 +120,40 @@ def read_source(
     ------
     PlanError, SchemaError, StructureError, UnsupportedCollectionError
         As `check_inputs`; and if X, y and sample_weight have different lengths or numbers of chunks (which are not
-        printed).
+        printed), or if Dask would have to read rows to tell their partitions.
 
     Privacy
     -------
     Private side. Reads names, widths and chunk structure only: it looks at no value and refuses no type.
     """
+    for name, data in {"X": X, "y": y, "sample_weight": sample_weight}.items():
+        _refuse_divided_by_rows(data, name)
     inputs = check_inputs(X, y, sample_weight, schema, unit)
     warn_of_parsers(inputs)
     return source_of(inputs, schema)
+
+
+def _refuse_divided_by_rows(data: Any, name: str) -> None:
+    """Refuse a frame whose partitions Dask can only tell from its rows: it would read them before the charge."""
+    if not isinstance(data, dd.DataFrame | dd.Series):
+        return
+    # from the reader on: to know how many partitions a part has, Dask may have to read rows for what is below it
+    for node in reversed([*data.expr.walk()]):
+        match type(node).__name__:
+            case "Repartition":
+                by_rows = node.partition_size is not None
+            case "SetIndex":
+                by_rows = node.user_divisions is None and node.frame.npartitions > 1
+            case "SortValues":
+                by_rows = node.frame.npartitions > 1
+            case _:
+                by_rows = False
+        if by_rows:
+            raise StructureError(
+                f"To know the partitions of {name}, Dask would have to read rows before the fit is charged. Name them:"
+                " set_index(…, divisions=[…]), or repartition(npartitions=…) instead of partition_size=…; or persist()"
+                " the collection, or write it to Parquet first. A fit needs no order of rows: leave out sort_values."
+            )
 
 
 @in_our_words(not_readable)
@@ -211,7 +236,8 @@ def native_column(data: Any, name: str) -> Any:
 def source_of(inputs: Inputs, schema: Schema) -> Source:
     """Align the chunks of checked inputs; nothing is computed, but by Dask itself where it has to see the rows.
 
-    So it does for new divisions (`set_index` without them), and for partitions of a given size: in silence.
+    So it does for new divisions (`set_index` without them), and for partitions of a given size: in silence. A fit
+    refuses such frames (`read_source`).
 
     Raises
     ------

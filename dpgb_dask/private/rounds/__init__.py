@@ -12,6 +12,7 @@ from dpgb_dask.clients import check_held, connect, find_client
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import NO_NEEDS, Execution, Needs, Rounds, Shape
 from dpgb_dask.errors import PlanError, in_our_words
+from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.keeping.store import check_limit
 from dpgb_dask.private.reading.chunks import Reading
 from dpgb_dask.private.reading.rows import Source
@@ -129,8 +130,8 @@ def open_rounds(
     backend : Backend or None
         What `check_backend` returned, if it was called before; None to choose now.
     kernels : tuple of str or None
-        Kernels (`Plan.kernels`) to compile before the first round, so that workers do not all compile them; None for
-        all. Without a cluster they are compiled when they are called.
+        Kernels (`Plan.kernels`) to compile before the rows are read, so that workers do not all compile them, and that
+        this is said follows from public facts; None for all.
 
     Raises
     ------
@@ -152,6 +153,7 @@ def open_rounds(
         taken = needs.to_sum(backend.n_threads) + (needs.to_decide(own) if client is None else 0)
         execution = replace(execution, memory_limit=execution.memory_limit - taken)
     if client is None:
+        warm(kernels)
         return LocalRounds(source, reading, execution, bins, refines=refines)
     return TaskRounds(
         source,

@@ -16,6 +16,7 @@ from dpgb_dask.contracts.model import FeatureBins, Model, same_bins
 from dpgb_dask.contracts.plan import Execution
 from dpgb_dask.contracts.queries import Query
 from dpgb_dask.errors import LostCodesError, in_our_words
+from dpgb_dask.kernels.cache import quietly
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.keeping.store import room_to_read
 from dpgb_dask.private.reading.chunks import Reading, Survey, add_surveys
@@ -76,11 +77,13 @@ class LocalRounds(SealedRounds):
         self._for_several = ThreadPoolExecutor(self._n_threads, thread_name_prefix="dpgb-shared")
 
     @in_our_words()
+    @quietly()
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         return self._sealed(model, query)
 
     @in_our_words()
+    @quietly()
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
         return self._survey().fingerprint
@@ -115,7 +118,7 @@ class LocalRounds(SealedRounds):
                 counts = self._each_chunk(lambda rows, _: count_units(rows.unit, self._reading.key))
                 self._reading = replace(self._reading, units=add_unit_counts(list(counts)))
             elif self._reading.rows_key is not None:
-                if self._source.lengths is None:
+                if self._source.lazy:  # what Dask is told of its chunks need not be so
                     lengths = list(self._each_chunk(lambda rows, _: count_rows(rows)))
                 else:
                     lengths = [np.array(self._source.lengths, np.int64)]

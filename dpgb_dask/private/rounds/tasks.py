@@ -42,6 +42,7 @@ from dpgb_dask.errors import (
     in_our_words,
     kind_of,
 )
+from dpgb_dask.kernels.cache import quietly
 from dpgb_dask.kernels.warming import warm
 from dpgb_dask.private.answering.shards import sum_arrays
 from dpgb_dask.private.keeping.durable import is_durable
@@ -206,6 +207,7 @@ class TaskRounds(SealedRounds):
 
     @in_our_words()
     @_on_cluster
+    @quietly()
     def ask(self, model: Model | None, query: Query) -> Raw[NDArray[np.int64]]:
         """Return the sealed sums of a query at the scores of ``model``."""
         raw = self._sealed(model, query)
@@ -216,6 +218,7 @@ class TaskRounds(SealedRounds):
 
     @in_our_words()
     @_on_cluster
+    @quietly()
     def fingerprint(self) -> int:
         """Return the keyed fingerprint of the rows. Private."""
         return self._survey().fingerprint
@@ -233,13 +236,16 @@ class TaskRounds(SealedRounds):
 
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
-        """Return the chunks as tasks, and the number of rows of each, if known."""
+        """Return the chunks as tasks, and the number of rows of each if they are in memory.
+
+        What Dask is told of its chunks need not be so: rows may be left out of a block by `map_blocks`.
+        """
         # here first: workers that share the folder of compiled kernels then read them
         warm(self._kernels)
         register(self.client, WarmKernels(self._kernels))
         register(self.client, FreeRows())
         if source.lazy:
-            return source.chunks, source.lengths
+            return source.chunks, None
         return self._hold_rows(source.chunks)
 
     # ---- passes over the source

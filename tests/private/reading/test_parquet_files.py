@@ -335,7 +335,7 @@ LENGTHS = {
     "sample": lambda f: f.sample(frac=0.5, random_state=1),
     "repartition": lambda f: f.repartition(npartitions=2),
     "concat": lambda f: dd.concat([f, f]),
-    "set_index": lambda f: f.set_index("x", drop=False).reset_index(drop=True),
+    "set_index": lambda f: f.set_index("x", drop=False, divisions=[0, 1]).reset_index(drop=True),
     "merge": lambda f: f.merge(f[["x"]].drop_duplicates(), on="x"),
     "plain": lambda f: f,
 }
