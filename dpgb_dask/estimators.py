@@ -739,6 +739,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def to_xgboost(self, path: str | Path) -> None:
         """Write the model as a file of XGBoost: UBJSON if the path ends in ``.ubj``, else JSON (docs/exports.md).
 
+        It is for ``xgboost.Booster``, whose margin is the score. ``XGBClassifier`` loads it if the loss has XGBoost's
+        link (``logit`` or ``softmax``), and refuses it otherwise.
+
         Parameters
         ----------
         path : str or Path

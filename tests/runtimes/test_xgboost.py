@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 from runtimes.cases import fit, kinds_fit, natural, never_falls, scores
 
-from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.contracts.features import Numeric
 from dpgb_dask.errors import StructureError
 from dpgb_dask.losses.links import LINKS
 from dpgb_dask.released.runtimes.content import Content
 from dpgb_dask.released.runtimes.python import document
 from dpgb_dask.released.runtimes.scorer import Scorer
+from dpgb_dask.testing import SeededNoise
 
 xgb = pytest.importorskip("xgboost")
 
@@ -93,6 +94,38 @@ def test_a_file_is_in_the_format_that_its_name_says(classifier, features, name, 
     X = encoded(classifier, features[:20])[0]
     want = margins(booster_of(classifier, tmp_path / "plain.json"), X)
     np.testing.assert_array_equal(margins(booster_of(classifier, tmp_path / name), X), want)
+
+
+@pytest.mark.parametrize("kind", ["clipped", "logit", "classes", "softmax", "numeric"])
+def test_an_estimator_of_xgboost_is_right_or_refuses_the_file(kind, features, labels, tmp_path):
+    """It would take a margin for a probability, a label or a value."""
+    schema = Schema(
+        {name: (-100, 100) for name in ("x", "age")},
+        **{"target_bounds": (0, 3)}
+        if kind == "numeric"
+        else {"classes": [0, 1, 2][: 3 if kind in ("classes", "softmax") else 2]},
+    )
+    y = labels + (features["age"].to_numpy() > 50) * (kind not in ("clipped", "logit"))
+    recipe = "fdp-tr-newton" if kind in ("logit", "softmax") else "auto"
+    rows = features[["x", "age"]].fillna(0.0).astype(np.float32)
+    make = DPGBRegressor if kind == "numeric" else DPGBClassifier
+    model = make(
+        schema=schema, recipe=recipe, epsilon=8, delta=1e-6, noise=SeededNoise(0), random_state=0
+    )
+    model.fit(rows, y).to_xgboost(tmp_path / "m.ubj")
+    loaded = {}
+    for name in ("XGBClassifier", "XGBRegressor"):
+        loaded[name] = getattr(xgb, name)()
+        if kind in ("logit", "softmax") and name == "XGBClassifier":
+            loaded[name].load_model(tmp_path / "m.ubj")
+            got = loaded[name].predict_proba(rows.to_numpy())
+            np.testing.assert_allclose(got, model.predict_proba(rows), atol=1e-6)
+            np.testing.assert_array_equal(
+                loaded[name].predict(rows.to_numpy()), model.predict(rows)
+            )
+        else:
+            with pytest.raises(TypeError, match=r"different type.*xgboost\.Booster|got: classifier"):
+                loaded[name].load_model(tmp_path / "m.ubj")
 
 
 def test_shap_explains_the_file(features, labels, binary_schema, tmp_path):

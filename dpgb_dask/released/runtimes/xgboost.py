@@ -30,6 +30,10 @@ LEAF = -1
 # objectives whose `predict` is right for a link; that of the others returns the margin
 OBJECTIVES = {"logit": "binary:logistic", "softmax": "multi:softprob"}
 MARGIN = "reg:squarederror"  # the same in all versions; others that return margins read base_score differently
+# what XGBClassifier and XGBRegressor ask of a file: they refuse one of another type, and would take margins for
+# probabilities, labels or values
+ESTIMATORS = dict.fromkeys(OBJECTIVES.values(), "classifier")
+NO_ESTIMATOR = "margins, which xgboost.Booster predicts (docs/exports.md)"
 
 
 def to_xgboost(content: Content, path: str | Path) -> None:
@@ -104,6 +108,9 @@ def booster(content: Content) -> dict[str, Any]:
                 "dpgb_dask.statement": content.statement,
                 "dpgb_dask.report": content.report_json,
                 "dpgb_dask.encoder": json.dumps(encoder(content), ensure_ascii=False),
+                "scikit_learn": json.dumps(
+                    {"_estimator_type": ESTIMATORS.get(objective, NO_ESTIMATOR)}
+                ),
             },
             "feature_names": _names(names),
             "feature_types": ["float"] * len(names),
