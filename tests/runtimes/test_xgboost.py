@@ -124,7 +124,9 @@ def test_an_estimator_of_xgboost_is_right_or_refuses_the_file(kind, features, la
                 loaded[name].predict(rows.to_numpy()), model.predict(rows)
             )
         else:
-            with pytest.raises(TypeError, match=r"different type.*xgboost\.Booster|got: classifier"):
+            with pytest.raises(
+                TypeError, match=r"different type.*xgboost\.Booster|got: classifier"
+            ):
                 loaded[name].load_model(tmp_path / "m.ubj")
 
 

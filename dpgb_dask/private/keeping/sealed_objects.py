@@ -1,20 +1,20 @@
 """A Zarr store whose objects are encrypted and bound to their names and to a key."""
 
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import FsspecStore, LocalStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore
 
 from dpgb_dask.errors import LostCodesError
 
 NONCE_BYTES = 12
 
 
-class Sealed(WrapperStore[Store]):
+class Sealed(Store):
     """A store whose objects are encrypted and bound to their names and to a key.
 
     Parameters
@@ -22,18 +22,39 @@ class Sealed(WrapperStore[Store]):
     store : Store
     key : bytes
         32 bytes.
+
+    Notes
+    -----
+    It has what Zarr asks of every store, and nothing else of the one inside: a subclass of ``WrapperStore`` would also
+    pass on what later versions of Zarr add, such as a second way to write, past the encryption.
     """
 
+    supports_writes = supports_deletes = supports_listing = True
+
     def __init__(self, store: Store, key: bytes) -> None:
-        super().__init__(store)
+        super().__init__(read_only=store.read_only)
+        self._store = store
         self._key = key
         self._seal = AESGCM(key)
 
     def __repr__(self) -> str:
         return "<sealed store>"
 
-    def _with_store(self, store: Store) -> "Sealed":
-        return Sealed(store, self._key)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sealed):
+            return False
+        return self._key == other._key and bool(self._store == other._store)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def with_read_only(self, read_only: bool = False) -> "Sealed":
+        """Return a store of the same objects that may be written to, or not."""
+        return Sealed(self._store.with_read_only(read_only), self._key)
+
+    async def _open(self) -> None:
+        await self._store._ensure_open()  # noqa: SLF001 - as Zarr's own wrapper does
+        await super()._open()
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -55,20 +76,44 @@ class Sealed(WrapperStore[Store]):
         sealed = nonce + self._seal.encrypt(nonce, value.to_bytes(), key.encode())
         await self._store.set(key, value.from_bytes(sealed))
 
-    async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
-        for key, value in values:
-            await self.set(key, value)
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Return objects, decrypted, as `get` does."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
 
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        for key, prototype, byte_range in requests:
-            yield key, await self.get(key, prototype, byte_range)
+    # ---- names, which are not secret
 
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store an object, encrypted, unless one of this name exists."""
-        if not await self._store.exists(key):
-            await self.set(key, value)
+    async def exists(self, key: str) -> bool:
+        """Return whether there is an object of a name."""
+        return await self._store.exists(key)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
+        await self._store.delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Delete all objects below a prefix."""
+        await self._store.delete_dir(prefix)
+
+    def list(self) -> AsyncIterator[str]:
+        """Yield the names of all objects."""
+        return self._store.list()
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names of all objects below a prefix."""
+        return self._store.list_prefix(prefix)
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names of what lies directly below a prefix."""
+        return self._store.list_dir(prefix)
+
+    def close(self) -> None:
+        """Close the store inside."""
+        self._store.close()
+        super().close()
 
 
 def open_sealed(place: Path | str, key: bytes, *, read_only: bool) -> Sealed:

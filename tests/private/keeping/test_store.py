@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import threading
+from abc import ABC
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+import zarr.abc.store
 from distributed.core import Status
 from private.cases import (
     ALL,
@@ -33,6 +35,7 @@ from private.cases import (
 )
 from thinned import thinned
 from waiting import LONGEST
+from zarr.core import codec_pipeline
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
@@ -739,6 +742,37 @@ def test_nothing_of_a_zarr_store_can_be_read_without_its_key(tmp_path):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 3
     assert not any(secret in path.read_bytes() for path in files)
+
+
+def test_a_zarr_store_has_no_way_around_its_seal():
+    """Later versions of Zarr add ways to read and write, such as without a loop of events; none may be passed on."""
+    own = {name for name in vars(Sealed) if not name.startswith("__")}
+    for base in Sealed.__mro__[1:]:
+        assert base in (zarr.abc.store.Store, ABC, object)
+    passed_on = {"exists", "delete", "delete_dir", "list", "list_prefix", "list_dir", "close"}
+    assert own - passed_on - {"_abc_impl"} == {
+        *("supports_writes", "supports_deletes", "supports_listing", "with_read_only", "_open"),
+        *("get", "set", "get_partial_values"),
+    }
+
+
+PIPELINES = ["BatchedCodecPipeline", "FusedCodecPipeline"]  # earlier versions have the first alone
+
+
+@pytest.mark.parametrize("pipeline", [name for name in PIPELINES if hasattr(codec_pipeline, name)])
+def test_codes_are_encrypted_whichever_way_zarr_writes(pipeline, tmp_path):
+    durable = Durable(str(tmp_path / "x.zarr"), KEY, b"version")
+    secret = np.frombuffer(b"rows of people, as they are: " * 30, np.uint8).reshape(3, -1).copy()
+    label = np.zeros(secret.shape[1], np.uint8)
+    with zarr.config.set({"codec_pipeline.path": f"zarr.core.codec_pipeline.{pipeline}"}):
+        durable.begin(0)
+        durable.save(0, 0, Piece(secret, label, None, None))
+        durable.finish(0, 1)
+        (piece,) = durable.load(0)
+    np.testing.assert_array_equal(piece.codes, secret)
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not any(b"as they are" in data or b"zarr_format" in data for data in files)
 
 
 def test_a_chunk_that_is_written_again_is_not_there_until_it_is_whole(tmp_path):
