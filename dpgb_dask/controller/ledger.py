@@ -495,7 +495,6 @@ class Ledger:
                         self._write_head(book.head).replace(file)
             return checked
 
-    @_outlasting
     def restore(self) -> bool:
         """Go on with a database that was restored from a copy, or whose newest head is lost; only its owner should.
 
@@ -831,7 +830,7 @@ class Ledger:
     def finish(
         self, fit_id: str, lease: str, answers: str, *, model: str = "", only_opened: bool = False
     ) -> int:
-        """Close a fit whose model is complete, and erase its key.
+        """Close a fit whose model is complete; what remains is to erase its key.
 
         Parameters
         ----------
@@ -862,7 +861,6 @@ class Ledger:
                     charge = self._opened_charge(book, fit)
                 book.add_end(fit, "RELEASED", charge, {"answers": answers, "model": model})
         self._running.pop(fit_id, None)
-        self.erase_key(fit_id)
         return charge
 
     def erase_key(self, fit_id: str) -> None:

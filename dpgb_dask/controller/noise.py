@@ -1,6 +1,7 @@
 """The secret key of a fit, what is derived from it, and the keyed stream of noise bits."""
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
@@ -153,7 +154,8 @@ def write_key(path: Path, key: bytes) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         made = True
         try:
-            os.write(descriptor, key)
+            if os.write(descriptor, key) != len(key):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -483,7 +483,8 @@ class Controller:
         self._secret()
         answers = self._said.hexdigest()
         self._ledger.finish(self.fit_id, self._lease, answers, model=model, only_opened=only_opened)
-        self._key = None
+        self._key = None  # first: if it cannot be erased, the fit has ended all the same
+        self._ledger.erase_key(self.fit_id)
 
     def note(self, error: BaseException) -> None:
         """Add a note to an error that ends the fit: how to resume or settle it, or to get the model if it has ended."""

@@ -1,6 +1,9 @@
 """Clients of every kind, and clusters that do not answer or are of another version: refused before any charge."""
 
 import asyncio
+import os
+import subprocess
+import sys
 
 import dask
 import dask.array as da
@@ -103,6 +106,29 @@ def test_a_worker_of_another_version_that_comes_in_mid_fit_does_not_answer(monke
     ):
         estimator(ledger=ledger, account="people", callbacks=[upgrade]).fit(*rows())
     assert len(charges(ledger)) == 1
+
+
+def test_a_worker_without_the_library_starts_on_a_scheduler_that_has_seen_a_fit(tmp_path):
+    """Dask ends a worker that cannot load a plugin, and the scheduler keeps those of a fit."""
+    (tmp_path / "dpgb_dask.py").write_text("raise ImportError('not installed')")
+    options = CLUSTER | {"protocol": "tcp://"}
+    with LocalCluster(n_workers=1, **options) as cluster, Client(cluster) as client:
+        estimator().fit(*rows())
+        kept = client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.worker_plugins])
+        assert sum(name.startswith("dpgb-") for name in kept) >= 2
+        command = ["-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+        bare = subprocess.Popen(
+            [sys.executable, "-P", *command, "--no-dashboard", "--name", "bare"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            client.wait_for_workers(2, timeout=LONGEST)
+            assert client.submit(sum, [1, 2], workers=["bare"]).result(LONGEST) == 3
+        finally:
+            bare.kill()
+            bare.wait()
 
 
 def test_a_scheduler_that_does_not_answer_is_told_after_a_stated_wait(monkeypatch, ledger):

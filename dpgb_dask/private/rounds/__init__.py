@@ -155,13 +155,18 @@ def open_rounds(
     if client is None:
         warm(kernels)
         return LocalRounds(source, reading, execution, bins, refines=refines)
-    return TaskRounds(
-        source,
-        reading,
-        execution,
-        connect(client),
-        bins,
-        n_rounds,
-        refines=refines,
-        kernels=kernels,
-    )
+    connection = connect(client)
+    try:
+        return TaskRounds(
+            source,
+            reading,
+            execution,
+            connection,
+            bins,
+            n_rounds,
+            refines=refines,
+            kernels=kernels,
+        )
+    except BaseException:
+        connection.close()
+        raise

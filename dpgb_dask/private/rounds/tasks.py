@@ -652,7 +652,9 @@ class TaskRounds(SealedRounds):
     def _keywords(self, message: bytes) -> dict[str, Any]:
         """Return a round's message in pieces, or as the result of a task if a copy for every shard is too large."""
         if len(message) * len(self._shards) > GRAPH_BYTES:
-            return {"message": self.client.submit(bytes, message, pure=False)}
+            key = f"dpgb-message-{uuid.uuid4().hex}"
+            with _quiet_graphs():
+                return {"message": self.client.submit(bytes, message, key=key)}
         starts = range(0, len(message), MESSAGE_BYTES)
         return {f"piece_{k}": message[k : k + MESSAGE_BYTES] for k in starts}
 

@@ -78,6 +78,7 @@ class WarmKernels(WorkerPlugin):
         """Compile in a thread: a cold start takes seconds, and the worker's heartbeat has to go on."""
         # Python ends by looking for garbage among all objects: with compiled kernels for close to a second, while the
         # nanny waits
+        atexit.unregister(gc.freeze)  # of an earlier fit
         atexit.register(gc.freeze)
         await asyncio.to_thread(warm, self._names)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from distributed import Client, Future, WorkerPlugin
 from distributed.comm.core import CommClosedError
+from distributed.protocol.pickle import dumps, loads
 
 from dpgb_dask.clients import Connection, connect, unreachable
 from dpgb_dask.errors import ClusterError, DPGBError
@@ -130,6 +131,8 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     the plugin and gives it to new workers; so registering is repeated for the remaining ones. If workers keep leaving,
     the fit continues all the same: the plugins used here save time and memory, and do not affect results.
 
+    The scheduler keeps it beyond the fit, for workers of whatever Python: see `loaded_anywhere`.
+
     Raises
     ------
     CommClosedError, OSError
@@ -139,7 +142,7 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     """
     for _ in range(TRIES):
         try:
-            client.register_plugin(plugin)
+            client.register_plugin(loaded_anywhere(plugin))
         except (CommClosedError, OSError):
             time.sleep(PAUSE)
             if client.status != "running":
@@ -185,3 +188,33 @@ def no_worker(seconds: float, *, paused: bool) -> ClusterError:
         f"The cluster has had no worker for worker_wait={seconds:g} seconds. Start workers, or raise "
         "dask.config dpgb-dask.worker-wait if they are on their way. A fit that had begun can be resumed."
     )
+
+
+def loaded_anywhere(plugin: WorkerPlugin) -> WorkerPlugin:
+    """Return a plugin that does nothing on a worker whose Python lacks this library, or has another version of it.
+
+    Dask ends a worker that cannot load a plugin of its scheduler, as it starts. So the class of this one is sent as a
+    whole, being local, and needs no module of ours; what it stands for is loaded on the worker, or is not.
+    """
+    packed = dumps(plugin)
+
+    class LoadedAnywhere(WorkerPlugin):
+        name = plugin.name  # type: ignore[attr-defined]
+
+        def __repr__(self) -> str:
+            return f"<{self.name}>"
+
+        def setup(self, worker: Any) -> Any:
+            try:
+                self.inner = loads(packed)
+            except Exception:  # whatever a module raises that is missing, or another one
+                self.inner = WorkerPlugin()
+            return self.inner.setup(worker=worker)
+
+        def teardown(self, worker: Any) -> Any:
+            return self.inner.teardown(worker=worker)
+
+        def transition(self, *args: Any, **options: Any) -> None:
+            self.inner.transition(*args, **options)
+
+    return LoadedAnywhere()
