@@ -95,6 +95,9 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     options: dict[str, Any] = {"arrow_to_pandas": Options(written_out.get)}
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
+        # what pandas noted may be that a folder's column has categories, which Dask then looks for in its text
+        listed = {one.name for one in stored_schema if pa.types.is_dictionary(one.type)}
+        options["categories"] = sorted(listed - folders)
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
     strange = any(map(noted_strangely, schemas))

@@ -245,6 +245,24 @@ def test_names_of_folders_are_read_as_a_column_of_text_is(name, feature, tmp_pat
         assert unit_names(exact_ids(shown)) == unit_names(exact_ids(table["part"]))
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("listed", [["part"], ["job"], ["job", "part"]])
+def test_columns_that_pandas_noted_as_categories_may_be_folders(listed, exact, tmp_path):
+    """Dask looks for the categories that pandas noted, and a folder's column is read as text."""
+    table = TABLE.assign(part=(["a", "b", None] * N)[:N], age=range(N))
+    categories = table.astype(dict.fromkeys(listed, "category"))
+    categories.to_parquet(tmp_path / "folders", partition_cols=["part"])
+    schema = Schema(
+        {"age": (0, N), "job": ["u", "v"], "part": ["a", "b"]}, classes=[0, 1], target="y"
+    )
+    x, columns = opened(tmp_path / "folders", schema, **({"keep": ["age"]} if exact else {}))
+    given = x.compute().assign(y=columns["y"].compute()).sort_values("age")
+    got, want = (read_values(one[[*schema.names]], schema) for one in (given, table))
+    for j in range(len(want.columns)):
+        np.testing.assert_array_equal(got.column(j), want.column(j))
+    assert given["y"].tolist() == table["y"].tolist()
+
+
 def test_a_column_that_files_hold_too_is_theirs(tmp_path):
     for k in range(2):
         folder = tmp_path / "folders" / f"age={k}"
