@@ -149,10 +149,10 @@ def level_outside() -> int:
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a question that names the known word closest to a misspelt one; "" if none is close. Public words only.
 
-    Of a whole whose parts are known, as the parts of a date are features, it names these.
+    Of a whole whose parts are known, as the parts of a date are features, it names these, without pairs that have them.
     """
     known = list(known)
-    if parts := [name for name in known if name.startswith(f"{word}.")]:
+    if parts := [name for name in known if name.startswith(f"{word}.") and " & " not in name]:
         return f" Did you mean one of its parts, {listed(parts)}?"
     close = difflib.get_close_matches(str(word), known, 1, cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""

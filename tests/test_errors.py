@@ -547,7 +547,7 @@ def test_work_on_rows_that_outlives_the_main_thread_says_so(monkeypatch):
 
 
 def test_a_date_is_answered_with_its_parts():
-    known = ["pay", "day.days", "day.month"]
+    known = ["pay", "day.days", "day.month", "day.days & pay"]
     assert (
         did_you_mean("day", known) == " Did you mean one of its parts, ['day.days', 'day.month']?"
     )

@@ -223,7 +223,7 @@ def _open_set(path: str, schema: Schema) -> tuple[Any, Mapping[str, Any]]:
     return data.X.sel(feature=list(schema.names)), columns
 
 
-def _open_zarr(path: str, schema: Schema, *, strict: bool = False) -> tuple[Any, Mapping[str, Any]]:
+def _open_zarr(path: str, schema: Schema, *, strict: bool) -> tuple[Any, Mapping[str, Any]]:
     """Open a matrix, a group of columns, or a group of a matrix "X" and its target "y"."""
     store = zarr.open(path, mode="r")
     if isinstance(store, zarr.Array):

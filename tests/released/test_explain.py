@@ -219,6 +219,8 @@ def test_terms_speak_the_words_of_the_schema(model, shares, binary_schema):
     assert found.term("color", "x") is pair
     with pytest.raises(KeyError, match="No term of"):
         found.term("x", "nothing")
+    with pytest.raises(KeyError, match=r"Did you mean 'color'\?"):
+        found.term("colour")
     assert (rest.kind, rest.name, rest.scores) == ("remainder", "remainder", None)
     assert rest.importance > 0
 
@@ -398,6 +400,7 @@ def test_reprs_are_short_and_data_has_the_layout_of_interpret(model, shares, bin
     assert x["missing_score"] == found.terms[0].scores[-1]
     assert len(found.data(-1)["specific"]) == len(found.feature_names)
     local = explain_local(model, shares, binary_schema, rows[:2])
+    assert local.unit == found.unit
     row = local.data(1)
     assert row["names"] == list(local.names)
     assert row["values"][2] == rows["age"].iloc[1]

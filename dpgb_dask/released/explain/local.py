@@ -69,6 +69,8 @@ class LocalExplanation:
     Attributes
     ----------
     scores : collection of (n_rows, n_terms) float64, natural units; a list with one per class for several classes
+    unit : str
+        What the scores are measured in; of two classes, also whose score it is.
     intercept : (n_scores,) float64, natural units
 
     Privacy
@@ -93,6 +95,11 @@ class LocalExplanation:
         """Contributions in natural units."""
         parts = [part * (self.scale / SCORE_ONE) for part in self.steps]
         return parts[0] if len(parts) == 1 else parts
+
+    @property
+    def unit(self) -> str:
+        """What the scores are measured in; of two classes, also whose score it is."""
+        return unit_of(self.model, self.schema)
 
     @property
     def intercept(self) -> NDArray[np.float64]:
@@ -231,7 +238,7 @@ class LocalExplanation:
         if key is not None:
             figures.check_key(key, len(self._in_memory()[0]))
         data = self.data(key)
-        unit = marked(unit_of(self.model, self.schema), self.private)
+        unit = marked(self.unit, self.private)
         return None if data is None else figures.of_row(data, unit)
 
     # ---- how it prints
@@ -243,7 +250,7 @@ class LocalExplanation:
             return marked(lazy, self.private)
         n_rows = len(self.steps[0])
         first = f", the first {SHOWN_ROWS}" if n_rows > SHOWN_ROWS else ""
-        unit = unit_of(self.model, self.schema)
+        unit = self.unit
         unit += " of the predicted class" if len(self.steps) > 1 else ""
         title = f"LocalExplanation of {name!r}: {n_rows} rows{first}; {terms}, in {unit}"
         return marked(title, self.private)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.model import SCORE_ONE, SHARE_ONE, BinShares, Model, NoiseBands
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.display import brief, html_table
-from dpgb_dask.errors import listed
+from dpgb_dask.errors import did_you_mean, listed
 from dpgb_dask.released.explain import figures
 from dpgb_dask.released.explain.decomposition import Decomposition, decompose, pair_noise
 from dpgb_dask.released.explain.terms import (
@@ -100,7 +100,8 @@ class GlobalExplanation:
         """
         found = self.find(features[0] if len(features) == 1 else features)
         if found is None:
-            raise KeyError(f"No term of {features}; the terms are {listed(self.names)}.")
+            meant_by = did_you_mean(features[0], self.feature_names) if len(features) == 1 else ""
+            raise KeyError(f"No term of {features}; the terms are {listed(self.names)}.{meant_by}")
         return found
 
     def find(self, given: str | Sequence[str]) -> Term | None:
