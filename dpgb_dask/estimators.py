@@ -645,7 +645,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         -------
         Post-processing of released values.
         """
-        return explain.feature_importances(self.explain_global(), self.schema_)
+        check_is_fitted(self)
+        # without bands, which take as long as all else
+        terms = explain.explain_global(self.model_, self.bin_shares_, self.schema_)
+        return explain.feature_importances(terms, self.schema_)
 
     @spoken
     def edit(self) -> Editor:

@@ -154,22 +154,21 @@ class Boxes:
         return np.asarray(self.inside[leaf, level, :n] - self.share[leaf, level, None])
 
     def pairs(
-        self, value: NDArray[np.float64], variance: NDArray[np.float64] | None = None
-    ) -> Iterator[tuple[int, int, NDArray[np.float64], NDArray[np.float64] | None]]:
+        self, value: NDArray[np.float64], power: int = 1
+    ) -> Iterator[tuple[int, int, NDArray[np.float64]]]:
         """Yield the pure effect of every pair of features that share a leaf's path.
 
         Parameters
         ----------
         value : (n_scores, n_leaves) float64
-        variance : (n_scores, n_leaves) float64 or None
-            Variances of the values, if they vary independently.
+        power : int
+            1 for effects of values; 2 for the variances of these, of variances of values that vary independently.
 
         Yields
         ------
         i, j : int
             Features, i < j.
         effect : (n_scores, n_groups of i, n_groups of j) float64
-        its variance : in the same shape, or None
         """
         m = len(self.weights)
         found = []
@@ -190,11 +189,6 @@ class Boxes:
             i, j = divmod(int(pair), m)
             left = self._centred(leaf[rows], low[rows], len(self.weights[i]))
             right = self._centred(leaf[rows], high[rows], len(self.weights[j]))
-            part = value[:, leaf[rows]] * others[rows]
-            effect = np.stack([(left * own[:, None]).T @ right for own in part])
-            if variance is None:
-                yield i, j, effect, None
-                continue
-            part = variance[:, leaf[rows]] * others[rows] ** 2
-            spread = np.stack([(left**2 * own[:, None]).T @ right**2 for own in part])
-            yield i, j, effect, spread
+            part = value[:, leaf[rows]] * others[rows] ** power
+            left, right = left**power, right**power
+            yield i, j, np.stack([(left * own[:, None]).T @ right for own in part])

@@ -163,8 +163,8 @@ def pair_noise(
     if model.trees.n_trees:
         boxes = Boxes.of(model.trees.splits, shares)
         leaves = bands.leaves.reshape(model.n_scores, -1).astype(np.float64) ** 2
-        for i, j, _, variance in boxes.pairs(leaves, leaves):
-            if (i, j) in place and variance is not None:
+        for i, j, variance in boxes.pairs(leaves, power=2):
+            if (i, j) in place:
                 pair = found.pairs[place[i, j]]
                 variances[place[i, j]] += spread_out(
                     variance, boxes.groups[i], boxes.groups[j], pair
@@ -200,7 +200,7 @@ def _strongest(
 ) -> list[PairEffect]:
     """Return the forest's part of the kept pairs, then the strongest of the others."""
     ranked = []
-    for i, j, effect, _ in boxes.pairs(value):
+    for i, j, effect in boxes.pairs(value):
         strength = float(np.einsum("sij,i,j->", effect**2, boxes.weights[i], boxes.weights[j]))
         ranked.append(((i, j) not in kept, -strength, i, j, effect))
     ranked.sort(key=lambda part: part[:4])
