@@ -346,27 +346,6 @@ def test_a_partition_whose_dtype_depends_on_its_values_does_not_raise(values):
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("backend", ["local", "tasks"])
-def test_blocks_may_have_other_lengths_than_dask_is_told(backend):
-    """Some queries draw rows by their position, which values of the rows before must not make an error."""
-    x, y, w = rows_of("binary")
-    table = np.column_stack([x.to_numpy(float), y, w])
-    left = np.arange(len(table)) % 7 != 5
-    table[~left, 0] = -1e9  # of three blocks, each less by other rows
-    blocks = da.from_array(table, chunks=(1000, -1)).map_blocks(lambda b: b[b[:, 0] != -1e9])
-    shape = shape_of("binary", **WEIGHT)
-    sums = []
-    for rows in (blocks, table[left]):
-        source = read_source(rows[:, :3], rows[:, 3], rows[:, 4], shape.schema)
-        chosen = "local" if rows is not blocks else backend
-        rounds = open_rounds(source, shape, Execution(backend=chosen), KEY, ROWS_KEY)
-        sums.append(ask_all(rounds, "binary"))
-        rounds.close()
-    for name, want in sums[1].items():
-        np.testing.assert_array_equal(sums[0][name], want, err_msg=name)
-
-
-@pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("backend", ["local", "tasks"])
 @pytest.mark.parametrize("first", ["fingerprint", "ask"])
 def test_what_rows_need_is_compiled_without_a_word(backend, first, monkeypatch):
     """Which kernels they need depends on them; what is named before is compiled before they are read."""

@@ -52,10 +52,6 @@ class Sealed(Store):
         """Return a store of the same objects that may be written to, or not."""
         return Sealed(self._store.with_read_only(read_only), self._key)
 
-    async def _open(self) -> None:
-        await self._store._ensure_open()  # noqa: SLF001 - as Zarr's own wrapper does
-        await super()._open()
-
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:

@@ -36,7 +36,7 @@ from dpgb_dask.private.reading.fingerprint import (
     pack_rows,
     shorten_rows,
 )
-from dpgb_dask.private.reading.rows import Piece, Rows, changed, slice_block
+from dpgb_dask.private.reading.rows import Piece, Rows, changed, miscounted, slice_block
 from dpgb_dask.private.reading.units import UnitCounts, hash_units, mark_units
 
 STRIP_ROWS = 1 << 14  # rows whose cells are in memory at once: 32 KB per feature
@@ -80,13 +80,13 @@ class Reading:
         Raises
         ------
         ChunkError
-            If the number of rows is not what it was before: two rows would share a position.
+            If the number of rows is not what it was before, or what Dask is told: two rows would share a position.
         """
         if self.starts is None:
             return None
         start, stop = int(self.starts[number]), int(self.starts[number + 1])
         if n != stop - start:
-            raise changed()
+            raise miscounted()
         return np.arange(start, stop, dtype=np.uint64)
 
     def mark(self, numbers: Sequence[int]) -> int:

@@ -192,6 +192,15 @@ def changed() -> ChunkError:
     )
 
 
+def miscounted() -> ChunkError:
+    """Return the error for a chunk that is longer or shorter than it was, or than Dask is told."""
+    return ChunkError(
+        "A chunk of the source changed while it was being read, or has another number of rows than Dask is told, and"
+        " this recipe draws rows by their position. Give a source that returns the same rows each time it is read, and"
+        " in the same order; where blocks of an array leave out rows, call compute_chunk_sizes() before the fit."
+    )
+
+
 def slice_block(block: SourceBlock, rows: slice) -> SourceBlock:
     """Return a view of some rows of a block."""
     if isinstance(block, tuple):

@@ -118,7 +118,7 @@ class LocalRounds(SealedRounds):
                 counts = self._each_chunk(lambda rows, _: count_units(rows.unit, self._reading.key))
                 self._reading = replace(self._reading, units=add_unit_counts(list(counts)))
             elif self._reading.rows_key is not None:
-                if self._source.lazy:  # what Dask is told of its chunks need not be so
+                if self._source.lengths is None:
                     lengths = list(self._each_chunk(lambda rows, _: count_rows(rows)))
                 else:
                     lengths = [np.array(self._source.lengths, np.int64)]

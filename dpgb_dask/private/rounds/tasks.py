@@ -236,16 +236,13 @@ class TaskRounds(SealedRounds):
 
     @_on_cluster
     def _begin(self, source: Source) -> tuple[tuple[Chunk, ...], Sequence[int] | None]:
-        """Return the chunks as tasks, and the number of rows of each if they are in memory.
-
-        What Dask is told of its chunks need not be so: rows may be left out of a block by `map_blocks`.
-        """
+        """Return the chunks as tasks, and the number of rows of each, if known."""
         # here first: workers that share the folder of compiled kernels then read them
         warm(self._kernels)
         register(self.client, WarmKernels(self._kernels))
         register(self.client, FreeRows())
         if source.lazy:
-            return source.chunks, None
+            return source.chunks, source.lengths
         return self._hold_rows(source.chunks)
 
     # ---- passes over the source

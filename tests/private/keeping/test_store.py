@@ -751,7 +751,7 @@ def test_a_zarr_store_has_no_way_around_its_seal():
         assert base in (zarr.abc.store.Store, ABC, object)
     passed_on = {"exists", "delete", "delete_dir", "list", "list_prefix", "list_dir", "close"}
     assert own - passed_on - {"_abc_impl"} == {
-        *("supports_writes", "supports_deletes", "supports_listing", "with_read_only", "_open"),
+        *("supports_writes", "supports_deletes", "supports_listing", "with_read_only"),
         *("get", "set", "get_partial_values"),
     }
 

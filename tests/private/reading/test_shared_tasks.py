@@ -60,7 +60,7 @@ def frames(reads):
         "less two means": rows.assign(a=(c := rows.a - rows.a.mean()) / c.std(), b=c),
         "shuffled": rows.shuffle("b"),
         "shuffled by tasks": rows.shuffle("b", shuffle_method="tasks", max_branch=3),
-        "sorted": rows.sort_values("a"),
+        "divided": rows.set_index("a", drop=False, divisions=[-9, 0, 9]),
         "smaller partitions": rows.repartition(npartitions=3 * CHUNKS),
         "other chunks": (matrix.rechunk((70, 3))[:, :2], matrix.rechunk((70, 3))[:, 2]),
         "chunks of columns": (wide.rechunk((20, 3))[:, :2], wide.rechunk((20, 3))[:, 2]),
