@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from dataclasses import fields, replace
 from itertools import pairwise
 from unittest.mock import Mock
 
@@ -11,13 +12,18 @@ import dask.array as da
 import numpy as np
 import pytest
 from faults import Steps
+from outside.expectile import Exponential
 from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.contracts.boundary import Receipt
+from dpgb_dask.contracts.constraints import Constraints
+from dpgb_dask.contracts.plan import Shape
 from dpgb_dask.errors import ChunkError, ResumeError
 from dpgb_dask.losses import Huber
 from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.recipes import AUTO
+from dpgb_dask.training.fit import digest
 
 SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0)}, classes=[0, 1])
 
@@ -91,6 +97,23 @@ DIFFERENT = {
     },
     r"\n  target of the schema: recorded ": {"schema": Schema(SCHEMA.features, classes=[0, 2])},
 }  # fmt: skip
+
+
+SHAPE_FACTS = {
+    "schema": Schema(SCHEMA.features, classes=[0, 2], max_weight=2),
+    "weight_bits": 3,
+    "max_weight": 1,
+    "loss": Exponential(),
+    "class_weight": (1.0, 2.0),
+    "constraints": Constraints(monotonic=(("a", 1),)),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Shape)])
+def test_every_public_fact_of_a_fit_is_in_its_digest(name):
+    shape = Shape(schema=Schema(SCHEMA.features, classes=[0, 1], max_weight=2), max_weight=2)
+    assert digest(AUTO, shape) == digest(AUTO, replace(shape))
+    assert digest(AUTO, replace(shape, **{name: SHAPE_FACTS[name]})) != digest(AUTO, shape)
 
 
 def test_resume_refuses_other_data_or_settings(ledger, rows):
