@@ -19,7 +19,7 @@ from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.constraints import Constraints
 from dpgb_dask.contracts.plan import Shape
-from dpgb_dask.errors import ChunkError, ResumeError
+from dpgb_dask.errors import ChunkError, LedgerUnavailableError, ResumeError
 from dpgb_dask.losses import Huber
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.recipes import AUTO
@@ -97,6 +97,27 @@ DIFFERENT = {
     },
     r"\n  target of the schema: recorded ": {"schema": Schema(SCHEMA.features, classes=[0, 2])},
 }  # fmt: skip
+
+
+def test_a_fit_whose_key_cannot_be_erased_has_ended(ledger, rows, monkeypatch):
+    def refuse(_path):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("dpgb_dask.controller.ledger.erase_key", refuse)
+    with pytest.raises(LedgerUnavailableError, match="could not be erased") as caught:
+        classifier(ledger).fit(*rows)
+    (note,) = caught.value.__notes__
+    assert "has ended" in note
+    assert "goes on" not in note
+    assert "settle" not in note
+    monkeypatch.undo()
+    (record,) = ledger.fits("people")
+    assert ledger.settle(record.fit_id) == record.charge == ledger.account("people").spent
+    clf = classifier(ledger).fit(*rows, resume=record.fit_id)
+    assert clf.fit_id_ == record.fit_id
+    assert ledger.account("people").spent == record.charge
+    assert not list(ledger.directory.rglob("*.key"))
+    ledger.verify()
 
 
 SHAPE_FACTS = {
