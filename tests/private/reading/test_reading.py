@@ -153,17 +153,6 @@ def test_a_chunk_longer_than_its_collection_says_stops_drawn_rows():
         ask(rounds_of(x, y, ROWS_KEY, n_threads=1))
 
 
-def test_rows_drawn_by_position_have_positions_of_their_own_or_stop_the_fit():
-    """Rows of a longer chunk would share the positions of the next one's, and so their draws."""
-    starts = np.array([0, 5, 12, 12, 13])
-    reading = Reading(shape_of("binary"), KEY, rows_key=ROWS_KEY, starts=starts)
-    of_chunks = [reading.positions(k, n) for k, n in enumerate([5, 7, 0, 1])]
-    assert np.concatenate(of_chunks).tolist() == list(range(13))
-    for n in (6, 8):
-        with pytest.raises(ChunkError, match="changed while it was being read"):
-            reading.positions(1, n)
-
-
 @pytest.mark.parametrize("bins", [None, BINS], ids=["private", "public"])
 def test_a_cluster_notices_what_moves(client, bins):
     rounds = rounds_of(*Changing(swapped, since=1 if bins else 2).arrays(), ROWS_KEY, bins)
@@ -274,6 +263,17 @@ def test_marks_see_every_part_of_a_row(drawn):
     other = replace(reading, key=bytes(32))
     marks.append(survey_rows(Rows(x, y, w), other, 0).marks[0])
     assert len(set(marks)) == len(marks)
+
+
+def test_rows_drawn_by_position_have_positions_of_their_own_or_stop_the_fit():
+    """Rows of a longer chunk would share the positions of the next one's, and so their draws."""
+    starts = np.array([0, 5, 12, 12, 13])
+    reading = Reading(shape_of("binary"), KEY, rows_key=ROWS_KEY, starts=starts)
+    of_chunks = [reading.positions(k, n) for k, n in enumerate([5, 7, 0, 1])]
+    assert np.concatenate(of_chunks).tolist() == list(range(13))
+    for n in (6, 8):
+        with pytest.raises(ChunkError, match="changed while it was being read"):
+            reading.positions(1, n)
 
 
 def test_a_unit_that_changes_stops_the_fit():
