@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 
 import dask
 import dask.array as da
@@ -15,8 +16,9 @@ from waiting import LONGEST, pause
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
 from dpgb_dask.diagnose import check
-from dpgb_dask.errors import ClusterError, PlanError
+from dpgb_dask.errors import ChunkError, ClusterError, PlanError
 from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.private import rounds as rounds_package
 from dpgb_dask.private.rounds import messages, workers
 from dpgb_dask.testing import SeededNoise
 
@@ -232,3 +234,27 @@ def test_rows_that_an_asynchronous_client_holds_are_refused_in_its_loop_and_work
         return await asyncio.to_thread(model.fit, x, y)
 
     assert in_a_loop(cell).fit_id_ == charges(ledger)[0].fit_id
+
+
+def test_a_connection_of_our_own_is_closed_where_rows_cannot_be_sent(monkeypatch):
+    connections = []
+
+    def spy(client):
+        connections.append(clients.connect(client))
+        return connections[-1]
+
+    async def cell(_client):
+        x = np.empty((10, 3), object)
+        x[:] = 0.5
+        x[3, 1] = threading.Lock()  # cannot be pickled
+        with (
+            dask.config.set({"dpgb-dask.backend": "tasks"}),
+            pytest.raises(ChunkError, match="TypeError"),
+        ):
+            estimator(noise=SeededNoise(0)).fit(x, np.zeros(10))
+
+    monkeypatch.setattr(rounds_package, "connect", spy)
+    in_a_loop(cell)
+    (connection,) = connections
+    assert connection.owned
+    assert connection.client.status == "closed"

@@ -1,11 +1,13 @@
 """Rounds on a cluster: the same sums as in this process, exactly once, whatever happens to workers."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -47,7 +49,7 @@ from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.reading.chunks import Surveyor
 from dpgb_dask.private.reading.ingest import read_source
 from dpgb_dask.private.reading.rows import failed_to_load
-from dpgb_dask.private.rounds import open_rounds, tasks
+from dpgb_dask.private.rounds import open_rounds, tasks, worker_tasks
 from dpgb_dask.private.rounds.local import LocalRounds
 from dpgb_dask.private.rounds.messages import Sender
 from dpgb_dask.private.rounds.tasks import TaskRounds
@@ -156,6 +158,19 @@ def test_a_large_message_gives_the_same_sums(monkeypatch):
     rounds = rounds_of("binary", None, backend="tasks")
     monkeypatch.setattr(tasks, "GRAPH_BYTES", 0)
     check_same(rounds, "binary")
+    rounds.close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_large_message_is_a_task_of_ours_and_is_sent_without_a_warning(monkeypatch):
+    """A closing worker frees what is under our keys; the size of a message is no matter of the caller's."""
+    rounds = rounds_of("binary", None, backend="tasks")
+    rounds.ask(model_of("binary"), queries_of("binary", 2)["main"])
+    monkeypatch.setattr(tasks, "GRAPH_BYTES", 0)
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 kB"}):
+        (message,) = rounds._keywords(bytes(200_000)).values()
+    assert message.key.startswith("dpgb-")
+    assert message.result(LONGEST) == bytes(200_000)
     rounds.close()
 
 
@@ -374,6 +389,19 @@ def test_what_rows_need_is_compiled_without_a_word(backend, first, monkeypatch):
     assert not cache._QUIET
 
 
+def test_a_worker_looks_for_no_garbage_as_it_ends_however_many_fits_it_served(monkeypatch):
+    registered = []
+    handlers = SimpleNamespace(
+        register=registered.append,
+        unregister=lambda function: registered.remove(function) if registered else None,
+    )
+    monkeypatch.setattr(worker_tasks, "atexit", handlers)
+    monkeypatch.setattr(worker_tasks, "warm", lambda _: None)
+    for _ in range(3):
+        asyncio.run(worker_tasks.WarmKernels(()).setup(None))
+    assert registered == [gc.freeze]
+
+
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("chunks", [10_000, None])
 def test_no_warning_tells_the_size_of_rows_in_a_graph(chunks):
@@ -492,8 +520,8 @@ class Wrong:
         return self.client.as_current()
 
 
-def test_a_chunk_twice_is_refused(client):
-    rounds = rounds_of("binary")
+def asked(client, rounds):
+    """Return a message and the reply of each shard to it, which are as they should be."""
     model, query = model_of("binary"), queries_of("binary", 2)["main"]
     rounds.ask(model, query)
     message = Sender().message(model, query)
@@ -501,9 +529,25 @@ def test_a_chunk_twice_is_refused(client):
         [client.submit(tasks.answer_round, s, m=message.packed()) for s in rounds._shards.values()]
     )
     rounds._checked(replies, message)
+    return message, replies
+
+
+def test_a_chunk_twice_is_refused(client):
+    rounds = rounds_of("binary")
+    message, replies = asked(client, rounds)
     twice = [replies[0], replies[1]._replace(chunks=replies[1].chunks[:-1] + replies[0].chunks[:1])]
     with pytest.raises(ShardError):
         rounds._checked(twice, message)
+    rounds.close()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_shard_of_other_rows_than_were_surveyed_is_refused(which, client):
+    rounds = rounds_of("binary")
+    message, replies = asked(client, rounds)
+    replies[which] = replies[which]._replace(mark=replies[which].mark ^ 1)
+    with pytest.raises(ChunkError, match="changed while it was being read"):
+        rounds._checked(replies, message)
     rounds.close()
 
 

@@ -22,6 +22,7 @@ from dpgb_dask.contracts.plan import (
     Demand,
     Facts,
     Needs,
+    NoisyCount,
     Plan,
     PublicRng,
     Shape,
@@ -228,6 +229,12 @@ def test_a_plan_names_the_kernels_of_its_queries():
 def test_a_stage_that_does_not_say_its_queries_has_all_kernels_compiled():
     plan = replace(RECIPES["auto"], stages=(*RECIPES["auto"].stages, Silent()))
     assert plan.kernels(Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))) is None
+
+
+def test_rows_are_few_below_three_standard_deviations_of_their_noise():
+    for sd in (1.0, 40.0):
+        assert NoisyCount(2.99 * sd, sd).is_few
+        assert not NoisyCount(3.01 * sd, sd).is_few
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])

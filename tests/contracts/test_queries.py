@@ -17,6 +17,7 @@ from dpgb_dask.contracts.queries import (
 )
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.bin import MAX_EDGES
+from dpgb_dask.kernels.directions import MOST
 from dpgb_dask.losses import (
     LabelGradient,
     LogLoss,
@@ -94,6 +95,15 @@ def test_residuals_have_no_more_cells_than_are_numbered():
     assert query.n_values == MAX_EDGES + 1
     with pytest.raises(PlanError, match=f"at most {MAX_EDGES}"):
         replace(query, edges=np.arange(MAX_EDGES + 1))
+
+
+@pytest.mark.parametrize("name", ["products", "directions"])
+def test_no_row_is_divided_by_a_norm_that_could_not_be_squared(name):
+    query = queries_of("binary")[name]
+    assert replace(query, norm=MOST - 1).norm == MOST - 1
+    for norm in (0, MOST, 1 << 62):
+        with pytest.raises(PlanError, match=f"norm={norm}"):
+            replace(query, norm=norm)
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 40, 700])

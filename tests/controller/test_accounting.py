@@ -1,3 +1,4 @@
+import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -16,6 +17,7 @@ from dpgb_dask.controller.accounting import (
     sigma_for,
     total_price,
     zcdp_epsilon,
+    zcdp_mu_of,
 )
 from dpgb_dask.errors import PlanError
 
@@ -39,6 +41,35 @@ def test_delta_of_is_the_integral(mu, epsilon):
     assert delta_of(mu, epsilon) == pytest.approx(exact, rel=1e-7)
 
 
+PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899863"
+)
+
+
+def above(x):
+    """Φ(-x) by the series of erf, whose terms are far above their sum: the context has the digits for x up to 12."""
+    z = x / Decimal(2).sqrt()
+    term = total = z
+    k = 0
+    while abs(term) > Decimal("1e-70"):
+        k += 1
+        term *= -z * z / k
+        total += term / (2 * k + 1)
+    return (1 - 2 * total / PI.sqrt()) / 2
+
+
+def test_delta_of_is_nowhere_below_the_curve_and_hardly_above():
+    with localcontext(prec=80):
+        for mu, epsilon in itertools.product(
+            (0.05, 0.2367, 0.5, 1.53, 3.0), (0, 0.1, 0.5, 1, 2, 8)
+        ):
+            a, b = (Decimal(epsilon) / Decimal(mu) + s * Decimal(mu) / 2 for s in (-1, 1))
+            if b < 12:
+                exact = above(a) - Decimal(epsilon).exp() * above(b)
+                found = Decimal(delta_of(mu, float(epsilon)))
+                assert exact <= found <= exact + Decimal("2e-12") * above(a), (mu, epsilon)
+
+
 def test_mu_of_known_values():
     assert mu_of(1.0, 1e-6) == pytest.approx(0.23670438, abs=1e-8)
     # 300 Gaussians at ε = 1, δ = 1e-6 need noise 73.17 each (dp_accounting, notes)
@@ -58,6 +89,13 @@ def test_curves_round_towards_safety(epsilon, delta):
     assert delta_of(mu, back) <= delta
     if delta < 0.1:
         assert zcdp_epsilon(mu, delta) > back
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-3])
+def test_zcdp_keeps_more_than_the_error_of_its_search(epsilon, delta):
+    back = zcdp_epsilon(zcdp_mu_of(epsilon, delta), delta)
+    assert epsilon * (1 - 2e-9) < back <= epsilon * (1 - 5e-10)
 
 
 def test_curves_at_the_ends():

@@ -739,6 +739,20 @@ def test_a_new_process_goes_through_the_whole_chain(ledger, url):
             reserve(Ledger(url))
 
 
+@pytest.mark.parametrize("act", ["reserve", "settle"])
+def test_a_round_that_was_removed_is_missed_by_a_process_that_has_verified_it(ledger, url, act):
+    """No balance shows it, and its entry is not read again."""
+    fit = reserve(ledger)
+    fit.bind(1)
+    fit.release(query(), raw())
+    ledger.open_account("later", epsilon=1.0, delta=1e-6)
+    ledger.record(fit.fit_id)
+    change(url, "DELETE FROM dpgb_entries WHERE kind = 'OPENED'")
+    with pytest.raises(LedgerError, match=r"Entries of account 'a' are missing.* by hand"):
+        reserve(ledger) if act == "reserve" else ledger.settle(fit.fit_id)
+    assert len(list(ledger.directory.glob("*.key"))) == 1
+
+
 AGAIN = "UPDATE dpgb_accounts SET spent = '0', tau = '0.0' WHERE name = 'a'"
 
 

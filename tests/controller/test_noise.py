@@ -1,3 +1,4 @@
+import os
 import stat
 
 import numpy as np
@@ -120,6 +121,15 @@ def test_write_key_refuses_an_existing_file_and_keeps_it(tmp_path):
     with pytest.raises(LedgerUnavailableError, match="cannot be written"):
         write_key(path, KEY)
     assert path.read_bytes() == b"other"
+
+
+def test_a_key_of_which_a_part_is_written_is_not_left(tmp_path, monkeypatch):
+    """Of a disk that fills up in its midst: without an error, and a fit of a part of its key cannot be resumed."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    with pytest.raises(LedgerUnavailableError, match=r"No space left.* nothing is charged"):
+        write_key(tmp_path / "a.key", KEY)
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_source_but_the_secret_one_is_private():

@@ -419,6 +419,10 @@ def test_resume_refuses_a_foreign_journal_or_key(ledger):
     ledger.key_path(old.fit_id).write_bytes(ledger.key_path(other.fit_id).read_bytes())
     with pytest.raises(ResumeError, match="committed"):
         reserve(ledger, resume=old.fit_id, journal=journal)
+    for length in (0, 20, 33):
+        ledger.key_path(old.fit_id).write_bytes(bytes(length))
+        with pytest.raises(ResumeError, match="committed"):
+            reserve(ledger, resume=old.fit_id, journal=journal)
     ledger.key_path(old.fit_id).unlink()
     with pytest.raises(ResumeError, match="cannot be read"):
         reserve(ledger, resume=old.fit_id, journal=journal)

@@ -16,6 +16,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.ledger_book import Terms
 from dpgb_dask.errors import BudgetExceededError, PlanError
+from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training.fit import bill_of
 
 FEATURES = {"x": (0.0, 1.0), "z": (0.0, 1.0), "color": ["blue", "red"]}
@@ -175,6 +176,19 @@ def test_a_bill_holds_items():
     shape, budget = Shape(schema=SCHEMAS["binary"]), Budget(epsilon=1.0, delta=0.0)
     with pytest.raises(PlanError, match="does not bill Items"):
         bill_of(replace(plan, stages=(*earlier, loose)), shape, budget)
+
+
+def test_a_stage_that_asks_twice_leaves_later_stages_what_it_bills():
+    """A numeric target's count and sum have one item; the trees' prices follow from what both leave."""
+    options = {"recipe": "dpboost", "epsilon": 1.0, "n_estimators": 1, "max_depth": 3}
+    schema = SCHEMAS["numeric"]
+    est = DPGBRegressor(schema=schema, noise=SeededNoise(0), random_state=0, **options)
+    est.set_params(on_few_rows="continue").fit(rows(), rows()["x"])
+    plan = recipes.get("dpboost", kind="numeric", n_estimators=1, max_depth=3)
+    bill = bill_of(plan, Shape(schema=schema), Budget(epsilon=1.0, delta=0.0))
+    assert [(item.times, item.kind) for item in bill] == [(2, "sums"), (3, "choice"), (1, "sums")]
+    asked = sum(receipt.price for receipt in est.privacy_report_.receipts)
+    assert sum(item.price * item.times for item in bill) == asked <= PRICE_ONE
 
 
 def test_a_plan_with_an_earlier_stage_that_may_ask_less_has_no_bill(monkeypatch):

@@ -80,6 +80,11 @@ def test_needs_grow_with_what_they_are_for():
     assert NO_NEEDS.to_sum(16) == NO_NEEDS.to_decide(16) == 0
 
 
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_an_answer_takes_twelve_bytes_a_sum_for_each_thread_and_two_more(n_threads):
+    assert Needs(n_sums=1000).to_sum(n_threads) == 12 * 1000 * (n_threads + 2)
+
+
 def test_a_limit_too_small_for_what_is_decided_is_refused():
     def least(**config):
         with (

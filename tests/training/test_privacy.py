@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
-from neighbours import SCHEMAS, drive, open_local, rows_to_add, some_rows, source
+from neighbours import FEATURES, SCHEMAS, drive, open_local, rows_to_add, some_rows, source
 
 from dpgb_dask import recipes
 from dpgb_dask.contracts.model import SCORE_ONE
 from dpgb_dask.contracts.plan import Budget, Execution, Shape
+from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.gradient import softmax
 from dpgb_dask.losses import softmax_gradient, unpack
 from dpgb_dask.private.sensitivity import sensitivity
 from dpgb_dask.testing import SeededNoise
+from dpgb_dask.training import fit as fits
 from dpgb_dask.training.fit import fit
 
 
@@ -97,6 +100,38 @@ def test_fit_charges_its_account_what_the_plan_declares(kind, tmp_path):
     assert sum(r.price for r in result.controller.receipts) == result.controller.spent
     assert result.controller.spent <= result.controller.total
     ledger.verify()
+
+
+def check_refused(ledger, schema, match, recipe="auto"):
+    """A fit under a schema, of rows that were read under another one of their kind, is refused without a charge."""
+    with pytest.raises(PlanError, match=match):
+        fit(
+            source(*some_rows("binary", 20), "binary"),
+            shape=Shape(schema=schema),
+            plan=recipes.get(recipe, kind="binary"),
+            budget=Budget(epsilon=1.0, delta=1e-6),
+            execution=Execution(),
+            ledger=ledger,
+            account="people",
+            seed=1,
+        )
+    assert [entry.kind for entry in ledger.history("people")] == ["OPEN"]
+    assert ledger.account("people").spent == 0
+
+
+def test_a_plan_that_may_release_too_many_values_is_refused_before_its_charge(ledger, monkeypatch):
+    """Beyond them the slack that was charged would not cover the noise's distance to a Gaussian."""
+    schema = SCHEMAS["binary"]
+    most = recipes.get("fdp-tr-newton", kind="binary").demand(Shape(schema=schema)).n_values
+    monkeypatch.setattr(fits, "MAX_VALUES", most - 1)
+    check_refused(ledger, schema, f"may release {most} values", "fdp-tr-newton")
+
+
+@pytest.mark.parametrize("features", [{"b": (-4.0, 5.0)}, {"c": ["x", "y"]}])
+def test_rows_that_were_read_under_another_schema_are_refused_before_the_charge(ledger, features):
+    """The schema of the fit states the sensitivity of sums of values that the other one clipped."""
+    other = Schema(FEATURES | features, classes=["no", "yes"])
+    check_refused(ledger, other, "read under another schema")
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

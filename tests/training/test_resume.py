@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from dataclasses import fields, replace
 from itertools import pairwise
 from unittest.mock import Mock
 
@@ -15,9 +16,13 @@ from thinned import thinned
 
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Schema
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.errors import ChunkError, ResumeError
+from dpgb_dask.contracts.constraints import Constraints
+from dpgb_dask.contracts.plan import Shape
+from dpgb_dask.errors import ChunkError, LedgerUnavailableError, ResumeError
 from dpgb_dask.losses import Huber
 from dpgb_dask.private.rounds.local import LocalRounds
+from dpgb_dask.recipes import AUTO
+from dpgb_dask.training.fit import digest
 
 SCHEMA = Schema({"a": (0.0, 1.0), "b": (-4.0, 4.0)}, classes=[0, 1])
 
@@ -91,6 +96,46 @@ DIFFERENT = {
     },
     r"\n  target of the schema: recorded ": {"schema": Schema(SCHEMA.features, classes=[0, 2])},
 }  # fmt: skip
+
+
+def test_a_fit_whose_key_cannot_be_erased_has_ended(ledger, rows, monkeypatch):
+    def refuse(_path):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("dpgb_dask.controller.ledger.erase_key", refuse)
+    with pytest.raises(LedgerUnavailableError, match="could not be erased") as caught:
+        classifier(ledger).fit(*rows)
+    (note,) = caught.value.__notes__
+    assert "has ended" in note
+    assert "goes on" not in note
+    assert "settle" not in note
+    monkeypatch.undo()
+    (record,) = ledger.fits("people")
+    assert ledger.settle(record.fit_id) == record.charge == ledger.account("people").spent
+    clf = classifier(ledger).fit(*rows, resume=record.fit_id)
+    assert clf.fit_id_ == record.fit_id
+    assert ledger.account("people").spent == record.charge
+    assert not list(ledger.directory.rglob("*.key"))
+    ledger.verify()
+
+
+SHAPE_FACTS = {
+    "schema": Schema(SCHEMA.features, classes=[0, 2], max_weight=2),
+    "weight_bits": 3,
+    "max_weight": 1,
+    "loss": Huber(0.25),
+    "class_weight": (1.0, 2.0),
+    "constraints": Constraints(monotonic=(("a", 1),)),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Shape)])
+def test_every_public_fact_of_a_fit_is_in_its_digest(name):
+    # of losses for classes, the package has one
+    target = {"target_bounds": (0, 1)} if name == "loss" else {"classes": [0, 1]}
+    shape = Shape(schema=Schema(SCHEMA.features, **target, max_weight=2), max_weight=2)
+    assert digest(AUTO, shape) == digest(AUTO, replace(shape))
+    assert digest(AUTO, replace(shape, **{name: SHAPE_FACTS[name]})) != digest(AUTO, shape)
 
 
 def test_resume_refuses_other_data_or_settings(ledger, rows):

@@ -58,6 +58,7 @@ from dpgb_dask.kernels.pair_tables import pair_sums
 from dpgb_dask.kernels.predict import add_pair_tables, add_trees
 from dpgb_dask.losses import SquaredGradient, unpack
 from dpgb_dask.private.answering import shards
+from dpgb_dask.private.answering.draws import _between
 from dpgb_dask.private.answering.levels import KeptLevel, LevelSums
 from dpgb_dask.private.answering.passes import JointCells, Leaves, Scores, Update, open_pass
 from dpgb_dask.private.answering.shards import Shard
@@ -229,6 +230,21 @@ def naive_level(codes, query, packed):
             out.append(np.stack(parts, axis=1))
             start += size
     return np.concatenate(out).ravel()
+
+
+def test_every_draw_is_in_one_of_the_parts_that_follow_each_other():
+    """At an edge too: a row that served two parts would be paid for once."""
+    edges = (0, 1, 1 << 30, (1 << 32) - 1, 1 << 32)
+    near = {edge + step for edge in edges for step in (-1, 0)} - {-1, 1 << 32}
+    drawn = np.array(sorted(near), np.uint32)
+    parts = [_between(drawn, draw(low=low, high=high)) for low, high in itertools.pairwise(edges)]
+    assert [drawn[part].tolist() for part in parts] == [
+        [0],
+        [1, (1 << 30) - 1],
+        [1 << 30, (1 << 32) - 2],
+        [(1 << 32) - 1],
+    ]
+    assert np.sum(parts, axis=0).tolist() == [1] * len(drawn)
 
 
 @pytest.mark.parametrize("weighted", thinned([True, False], every=2))

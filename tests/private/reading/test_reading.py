@@ -267,6 +267,17 @@ def test_marks_see_every_part_of_a_row(drawn):
     assert len(set(marks)) == len(marks)
 
 
+def test_rows_drawn_by_position_have_positions_of_their_own_or_stop_the_fit():
+    """Rows of a longer chunk would share the positions of the next one's, and so their draws."""
+    starts = np.array([0, 5, 12, 12, 13])
+    reading = Reading(shape_of("binary"), KEY, rows_key=ROWS_KEY, starts=starts)
+    of_chunks = [reading.positions(k, n) for k, n in enumerate([5, 7, 0, 1])]
+    assert np.concatenate(of_chunks).tolist() == list(range(13))
+    for n in (6, 8):
+        with pytest.raises(ChunkError, match="changed while it was being read"):
+            reading.positions(1, n)
+
+
 def test_a_unit_that_changes_stops_the_fit():
     x, y, _ = rows_of("binary", 400)
     people = np.arange(400) % 50

@@ -143,11 +143,18 @@ def test_a_row_that_joins_a_unit_stays_within_the_sensitivity(kind, name, n_rows
         assert sum(d * d for d in moved) <= bound.l2_squared
 
 
-def test_rounding_after_the_weight_is_in_the_sensitivity_of_units():
-    query = queries_of("multiclass", BITS)["reference"]
+@pytest.mark.parametrize(
+    ("name", "n_values"),
+    [
+        ("reference", 2 * 3 * (1 + 3)),  # (g, h) of three classes, in the totals and three features
+        ("products", 3 * 4 // 2),  # of every two of three features, squares too
+        ("directions", 2 * 3 * 4),  # (g, h) of three classes, in four directions
+    ],
+)
+def test_rounding_after_the_weight_is_in_the_sensitivity_of_units(name, n_values):
+    query = queries_of("multiclass", BITS)[name]
     rows = sensitivity(query, shape_of("multiclass", K, BITS))
     units = sensitivity(query, unit_shape(schema_of("multiclass"), K, BITS))
-    n_values = 2 * 3 * (1 + 3)  # (g, h) of three classes, in the totals and three features
     weight = K << BITS
     assert units.l1 == rows.l1 + n_values * weight
     least = (np.sqrt(rows.l2_squared) + np.sqrt(n_values) * weight) ** 2
