@@ -54,7 +54,7 @@ class LedgerError(DPGBError, RuntimeError):
 
 
 class AccountError(LedgerError):
-    """An account cannot be as it is asked for: there is one of its name with another cap, say. Again would be the same."""
+    """An account cannot be as it is asked for: one of its name has another cap, say. Again would be the same."""
 
 
 class LedgerMissingError(LedgerError):

@@ -270,7 +270,7 @@ def _stopped_as_by_hand() -> Iterator[None]:
 
 
 def _hang_up(sent: int, frame: FrameType | None) -> None:
-    """Stop as by hand, once: where a terminal closes, its shell sends a second one, which would break off cleaning up."""
+    """Stop as by hand, once: where a terminal closes, its shell sends one more, which would break off cleaning up."""
     signal.signal(sent, signal.SIG_IGN)
     signal.default_int_handler(sent, frame)
 
