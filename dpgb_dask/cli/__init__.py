@@ -64,8 +64,7 @@ examples:
 
 exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on
-  2 wrong arguments, such as --epsilon 0, an account to open that is there with another cap, or --resume auto where
-    fits of other runs are in the way: the same command would be refused again
+  2 wrong arguments, also an account to open with another cap, or --resume auto where other runs' fits are in the way
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
   130 interrupted, by Ctrl-C, SIGTERM or a closed terminal (SIGHUP)   141 nobody reads its output, as after | head
