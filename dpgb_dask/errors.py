@@ -41,12 +41,20 @@ class PlanError(DPGBError, ValueError):
     """A recipe, a parameter or a budget that cannot be run; raised before anything is charged."""
 
 
+class UnwritableError(PlanError):
+    """A folder for scratch, which a parameter or a setting names, cannot be written now; later it may be."""
+
+
 class BudgetExceededError(DPGBError, ValueError):
     """An account or a fit has too little left for a request; nothing more was charged or opened."""
 
 
 class LedgerError(DPGBError, RuntimeError):
     """The ledger refuses: unknown account, broken chain, rollback, wrong state of a fit."""
+
+
+class AccountError(LedgerError):
+    """An account cannot be as it is asked for: one of its name has another cap, say. Again would be the same."""
 
 
 class LedgerMissingError(LedgerError):

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import dpgb_dask
@@ -25,6 +26,7 @@ from dpgb_dask.cli.options import (
     in_flags,
 )
 from dpgb_dask.errors import (
+    AccountError,
     BudgetExceededError,
     DPGBError,
     OtherRunError,
@@ -32,6 +34,7 @@ from dpgb_dask.errors import (
     ResumeError,
     SchemaError,
     StructureError,
+    UnwritableError,
     kind_of,
 )
 
@@ -41,6 +44,8 @@ UNKNOWN = "an error that is not of dpgb_dask; the rest of it may hold values and
 
 # what is wrong is what was given; the others speak of ledgers and machines
 OF_USE = (PlanError, ResumeError, SchemaError, StructureError)
+# of arguments alone: a Job that is tried again would be refused again
+OF_ARGUMENTS = (AccountError, OtherRunError, PlanError)
 
 DESCRIPTION = "Differentially private gradient boosting on Dask."
 EPILOG = """\
@@ -59,10 +64,10 @@ examples:
 
 exit codes:
   0 done   1 an error of use or data, said on standard error, and how a fit that it ended goes on
-  2 wrong arguments, or --resume auto where fits of other runs are in the way
+  2 wrong arguments, also an account to open with another cap, or --resume auto where other runs' fits are in the way
   3 the account has too little left
   4 the fit ended with the start model, as its number of rows could not be told from none
-  130 interrupted, by Ctrl-C or SIGTERM   141 nobody reads its output, as after | head
+  130 interrupted, by Ctrl-C, SIGTERM or a closed terminal (SIGHUP)   141 nobody reads its output, as after | head
 """
 
 
@@ -173,7 +178,7 @@ def _run(options: argparse.Namespace) -> int:
     except DPGBError as error:
         said = in_flags(str(error), options) if isinstance(error, OF_USE) else error
         code = BUDGET if isinstance(error, BudgetExceededError) else ERROR
-        if isinstance(error, OtherRunError):  # a Job that is tried again would be refused again
+        if isinstance(error, OF_ARGUMENTS) and not isinstance(error, UnwritableError):
             code = USAGE
         return _fail(error, code, f"{type(error).__name__}: {said}")
     except _unpacking() as error:
@@ -248,15 +253,25 @@ def _named(package: str, name: str) -> Any:
 
 @contextmanager
 def _stopped_as_by_hand() -> Iterator[None]:
-    """Treat SIGTERM, which job schedulers send, like Ctrl-C, so that a fit says how to resume it."""
+    """Treat SIGTERM, which job schedulers send, and SIGHUP like Ctrl-C, so that a fit says how to resume it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
+    hangup = getattr(signal, "SIGHUP", None)  # none on Windows
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as nohup has it
+        before[hangup] = signal.signal(hangup, _hang_up)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+
+
+def _hang_up(sent: int, frame: FrameType | None) -> None:
+    """Stop as by hand, once: where a terminal closes, its shell sends one more, which would break off cleaning up."""
+    signal.signal(sent, signal.SIG_IGN)
+    signal.default_int_handler(sent, frame)
 
 
 def _is_written() -> bool:
@@ -298,6 +313,7 @@ def _fail_of_system(error: OSError) -> int:
 
 def _fail(error: BaseException, code: int, text: str = "") -> int:
     """Print an error with its lines, and then how to resume the fit that it ended."""
-    for said in (text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())):
-        print(f"dpgb-dask: {said}", file=sys.stderr)
+    with suppress(OSError):  # of a terminal that was closed
+        for said in (text or f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())):
+            print(f"dpgb-dask: {said}", file=sys.stderr)
     return code

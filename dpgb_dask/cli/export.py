@@ -3,7 +3,7 @@
 import argparse
 
 from dpgb_dask.cli.places import check_out, check_spared
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import PlanError
 from dpgb_dask.estimators import load
 
 
@@ -13,7 +13,7 @@ def run(options: argparse.Namespace) -> None:
     given = {name: value for name, value in given.items() if value is not None}
     if given and options.to != "sql":
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise StructureError(f"{flags}: for --to sql alone. Leave it out.")
+        raise PlanError(f"{flags}: for --to sql alone. Leave it out.")
     check_spared(options, options.out)
     check_out(options.out, overwrite=options.overwrite)
     model = load(options.model)

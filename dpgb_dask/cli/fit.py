@@ -10,14 +10,14 @@ from dpgb_dask.cli.messages import aloud, report_text
 from dpgb_dask.cli.options import FEW_ROWS, OK, check_outlasts, joined
 from dpgb_dask.cli.places import check_out, check_spared
 from dpgb_dask.cli.tables import beside, open_table, schema_of
-from dpgb_dask.errors import ResumeError, SchemaError
+from dpgb_dask.errors import PlanError
 from dpgb_dask.estimators import DPGBClassifier, DPGBRegressor
 
 
 def run(options: argparse.Namespace) -> int:
     """Fit, save the model and print its report; the exit code says whether the fit stopped early."""
     if (options.ledger is None) != (options.account is None):
-        raise SchemaError("--ledger and --account belong together. Give both, or neither.")
+        raise PlanError("--ledger and --account belong together. Give both, or neither.")
     check_out(options.out, overwrite=options.overwrite)
     check_spared(options, options.out)
     schema = schema_of(options)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         resume = options.resume
         if resume == AUTO:
             if ledger is None:
-                raise ResumeError(f"--resume {AUTO} needs --ledger and --account.")
+                raise PlanError(f"--resume {AUTO} needs --ledger and --account.")
             resume = ledger.begun(options.account)
         estimator.fit(X, y, sample_weight=weight, resume=resume)
     estimator.save(options.out)

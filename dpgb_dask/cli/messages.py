@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from typing import Any
 
@@ -47,9 +47,15 @@ class _Aloud(logging.Handler):
     """Prints log messages to standard error, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(f"dpgb-dask: {record.getMessage()}", file=sys.stderr)
+        _write(f"dpgb-dask: {record.getMessage()}")
 
 
 def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Print a warning in the form of an error, without the line of code that it came from."""
-    tqdm.write(f"dpgb-dask: {category.__name__}: {message}", file=sys.stderr)
+    _write(f"dpgb-dask: {category.__name__}: {message}")
+
+
+def _write(text: str) -> None:
+    """Write to standard error, above a progress bar; nothing where that cannot be, as to a terminal that was closed."""
+    with suppress(OSError):
+        tqdm.write(text, file=sys.stderr)

@@ -39,7 +39,7 @@ from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.contracts.spending import ROUND_UP, Item, Spending
 from dpgb_dask.controller import accounting
 from dpgb_dask.display import exact
-from dpgb_dask.errors import LedgerError, PlanError, short
+from dpgb_dask.errors import AccountError, LedgerError, PlanError, short
 from dpgb_dask.names import ACCOUNT_UNITS
 from dpgb_dask.scalars import is_number, plain_text
 
@@ -63,13 +63,13 @@ def check_account(epsilon: float, delta: float, analysis: str) -> None:
 
     Raises
     ------
-    LedgerError
+    AccountError
         If the analysis is not known.
     PlanError
         If epsilon or delta is out of range, or no fit could be charged to it.
     """
     if plain_text(analysis) not in ACCOUNT_UNITS:
-        raise LedgerError(
+        raise AccountError(
             f"analysis={short(analysis)} is not available. Use one of {list(ACCOUNT_UNITS)}."
         )
     if is_number(delta) and delta == 0 and analysis != "pure":

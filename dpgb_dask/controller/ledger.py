@@ -88,6 +88,7 @@ from dpgb_dask.controller.ledger_tables import PUT_BACK, digest, prepare, refusi
 from dpgb_dask.controller.noise import erase_key, write_key
 from dpgb_dask.display import Listing, exact, html_table
 from dpgb_dask.errors import (
+    AccountError,
     BudgetExceededError,
     DPGBError,
     LargeDeltaWarning,
@@ -269,8 +270,8 @@ class Ledger:
 
         Raises
         ------
-        LedgerError
-            If the account exists with another cap or unit, or the analysis is not known.
+        AccountError
+            If the account exists with another cap or unit, its name is none, or the analysis is not known.
         PlanError
             If epsilon or delta is out of range.
 
@@ -281,15 +282,15 @@ class Ledger:
         """
         account_units.check_account(epsilon, delta, analysis)
         if not _is_name(name):
-            raise LedgerError(f"account name {name!r} must be text of 1 to 200 characters.")
+            raise AccountError(f"account name {name!r} must be text of 1 to 200 characters.")
         # another account, beside the one that was meant, would double the budget
         if name != name.strip():
-            raise LedgerError(f"account name {name!r} begins or ends with a blank. Leave it out.")
+            raise AccountError(f"account name {name!r} begins or ends with a blank. Leave it out.")
         # of a fit without a ledger, whose own is in memory, the fit says it
         for text in account_units.large_delta(delta) if self.durable and analysis != "pure" else ():
             warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         if unit_id is not None and not _is_name(unit_id):
-            raise LedgerError(f"unit_id={unit_id!r} must be text of 1 to 200 characters, or None.")
+            raise AccountError(f"unit_id={unit_id!r} must be text of 1 to 200 characters, or None.")
         body = {
             "epsilon": repr(float(epsilon)),
             "delta": repr(float(delta)),
@@ -308,7 +309,7 @@ class Ledger:
                 analysis,
                 unit_id,
             ):
-                raise LedgerError(
+                raise AccountError(
                     f"Account {name!r} exists with another cap.\n"
                     f"  in the ledger  epsilon={exact(known.epsilon)}  delta={exact(known.delta)}"
                     f"  analysis={known.analysis}  unit_id={known.unit_id!r}\n"

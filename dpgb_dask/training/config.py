@@ -12,7 +12,7 @@ import dask.config
 from dask.utils import parse_bytes
 
 from dpgb_dask.contracts.plan import Execution
-from dpgb_dask.errors import PlanError, did_you_mean
+from dpgb_dask.errors import PlanError, UnwritableError, did_you_mean
 from dpgb_dask.private.keeping.durable import is_durable
 from dpgb_dask.private.keeping.store import configured_folder
 from dpgb_dask.scalars import is_number, whole_number
@@ -133,12 +133,12 @@ def check_folder(cache: str) -> None:
 
     Raises
     ------
-    PlanError
+    UnwritableError
         If the folder cannot be written, or is ``cache`` and does not exist.
     """
     if cache not in PLACES and not is_durable(cache):
         if (reason := _refused(str(path_of(cache)))) is not None:
-            raise PlanError(
+            raise UnwritableError(
                 f"cache={cache!r} cannot be written ({reason}). It must be a folder that exists and that this"
                 " process may write: make it, or choose another, or 'auto'."
             )
@@ -147,7 +147,7 @@ def check_folder(cache: str) -> None:
     if cache == "memory" or folder is None:
         return
     if (reason := _refused(folder, make=True)) is not None:
-        raise PlanError(
+        raise UnwritableError(
             f"temporary-directory={folder!r} of dask.config cannot be written ({reason}): scratch goes there. Name a"
             " folder that this process may write, there or by DASK_TEMPORARY_DIRECTORY, or another one with cache=."
         )

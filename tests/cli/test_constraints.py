@@ -37,7 +37,7 @@ def test_wrong_constraints_are_one_line_and_no_charge(place, capsys, options, wo
     url = f"sqlite:///{place}/budget.db"
     run("ledger", "open", url, "people", "--epsilon", 9, "--delta", 1e-6)
     paid = ("--ledger", url, "--account", "people")
-    assert run("fit", place / "people.parquet", *model_of(place), *paid, *options) == 1
+    assert run("fit", place / "people.parquet", *model_of(place), *paid, *options) == 2
     assert words in capsys.readouterr().err
     assert run("ledger", "show", url, "--json") == 0
     (account,) = json.loads(capsys.readouterr().out)

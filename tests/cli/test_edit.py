@@ -69,7 +69,7 @@ def test_edit_replaces_nothing_unless_told(saved, capsys):
 )
 def test_what_cannot_be_changed_is_one_line(saved, capsys, options, words):
     out = saved.with_name("edited.json")
-    assert run("edit", saved, *options, "--out", out) == 1
+    assert run("edit", saved, *options, "--out", out) == 2
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
@@ -94,7 +94,7 @@ def test_edit_takes_the_list_of_features_that_its_error_tells(tmp_path, capsys):
     fitted = DPGBClassifier(epsilon=40.0, schema=schema, **few).fit(X, X["b"] > 0.5)
     fitted.save(tmp_path / "m.json")
     remove = ("edit", tmp_path / "m.json", "--out", tmp_path / "e.json", "--remove")
-    assert run(*remove, "remainder") == 1
+    assert run(*remove, "remainder") == 2
     listed = re.search(r'as a list: (\["remainder"\]) or \[\]', capsys.readouterr().err)[1]
     assert run(*remove, listed) == 0
     assert "remove: remainder adds nothing to the score" in capsys.readouterr().out

@@ -30,5 +30,5 @@ def test_export_takes_options_of_sql_for_sql_alone(saved, capsys):
     options = ("--table", "people", "--keep", "id", "--dialect", "duckdb")
     assert run("export", saved, "--to", "sql", "--out", out, *options) == 0
     assert 'FROM "people" AS r' in out.read_text()
-    assert run("export", saved, "--to", "python", "--out", saved.with_name("x"), *options) == 1
+    assert run("export", saved, "--to", "python", "--out", saved.with_name("x"), *options) == 2
     assert "--dialect, --table, --keep: for --to sql alone" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_an_account_that_is_opened_again_says_what_is_left(place, capsys):
     assert "opened" not in again
     assert "100.00" not in again
     assert again.rstrip().endswith(shown.split("; ")[-1])
-    assert run("ledger", "open", url, "people", "--epsilon", 2, "--delta", 1e-6) == 1
+    assert run("ledger", "open", url, "people", "--epsilon", 2, "--delta", 1e-6) == 2
     assert "exists with another cap" in capsys.readouterr().err
     assert run("ledger", "open", url, "others", "--epsilon", 1, "--delta", 1e-6) == 0
     assert "'others' opened" in capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_ledger_accounts_have_an_analysis(place, capsys):
     opened = ("ledger", "open", url, "people", "--epsilon", 3, "--delta", 0)
     assert run(*opened, "--analysis", "pure") == 0
     assert "analysis pure" in capsys.readouterr().out
-    assert run(*opened) == 1  # Gaussian noise needs a delta
+    assert run(*opened) == 2  # Gaussian noise needs a delta
     with pytest.raises(SystemExit):
         run(*opened, "--analysis", "magic")
     common = ("--schema", place / "schema.json", "--delta", 1e-6, "--epsilon", 1, "--quiet")
@@ -129,7 +129,7 @@ def test_a_command_that_is_run_again_goes_on_with_its_fit(place, monkeypatch, ca
                 patch.setattr(f"dpgb_dask.{name}", killed)
             assert run(*charged) == 130
 
-    assert run(*fit) == 1
+    assert run(*fit) == 2
     assert "--ledger" in capsys.readouterr().err
     break_off_at("controller.ledger_book.Book.reserve")
     assert not Ledger(url).fits("people")
@@ -379,12 +379,39 @@ def test_a_misspelt_ledger_makes_no_new_one(place, capsys):
     assert not (place / "typo.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--epsilon", 2, "--delta", 1e-6), "AccountError: Account 'people' exists with another cap"),
+        (("--epsilon", 1, "--delta", 1e-7), "AccountError: Account 'people' exists with another cap"),
+        (("--unit", "person"), "AccountError: Account 'people' exists with another cap"),
+        (("--analysis", "zcdp"), "AccountError: Account 'people' exists with another cap"),
+        (("--epsilon", 0), "PlanError: --epsilon=0.0 must be"),
+        (("--delta", 1), "PlanError: --delta=1.0 must be"),
+        (("--epsilon", 500), "PlanError: --epsilon=500 is too large for --delta=1e-06"),
+        (("--unit", ""), "AccountError: unit_id='' must be text of 1 to 200 characters"),
+    ],
+)  # fmt: skip
+def test_an_account_that_cannot_be_as_asked_for_is_wrong_usage(place, options, said, capsys):
+    """A Job that opens accounts ends at once then, and is tried again where the server is not up yet."""
+    url = f"sqlite:///{place}/budget.db"
+    opened = ("ledger", "open", url, "people", "--epsilon", 1, "--delta", 1e-6)
+    assert run(*opened) == 0
+    capsys.readouterr()
+    assert run(*opened, *options) == 2
+    assert capsys.readouterr().err.startswith(f"dpgb-dask: {said}")
+    assert run("ledger", "open", url, " people", "--epsilon", 1, "--delta", 1e-6) == 2
+    assert [account.name for account in Ledger(url).accounts()] == ["people"]
+    away = f"sqlite:///{place}/no/such/folder/budget.db"
+    assert run("ledger", "open", away, "people", "--epsilon", 1, "--delta", 1e-6) == 1
+
+
 def test_ledger_open_fixes_what_an_account_protects(tmp_path, capsys):
     url = f"sqlite:///{tmp_path}/budget.db"
     opened = ("ledger", "open", url, "people", "--epsilon", "3", "--delta", "1e-6")
     assert cli.main([*opened, "--unit", "person"]) == 0
     assert "for all rows of one 'person'" in capsys.readouterr().out
-    assert cli.main(list(opened)) == 1
+    assert cli.main(list(opened)) == 2
     assert "unit_id='person'" in capsys.readouterr().err
     assert cli.main(["ledger", "show", url]) == 0
     assert "for all rows of one 'person'" in capsys.readouterr().out

@@ -115,18 +115,19 @@ def test_misspelt_words_are_recognised(place, capsys, monkeypatch):
     (place / "typo.json").write_text(json.dumps(facts))
     (place / "broken.json").write_text('{"version": 1,\n "features": oops}')
     (place / "latin.json").write_bytes(b'{"version": "\xe9"}')
-    for options, words in (
-        ((*schema, "--recipe", "fdp-tr-newtn"), "Did you mean 'fdp-tr-newton'?"),
-        ((*schema, "--loss", "logloss"), "Did you mean 'log_loss'?"),
-        (("--schema", place / "typo.json"), "Did you mean 'high'?"),
-        (("--schema", place / "broken.json"), "is not JSON (line 2, column 14: Expecting value)"),
-        (("--schema", place / "latin.json"), "is not JSON (byte 13 is no UTF-8)"),
+    for options, words, code in (
+        ((*schema, "--recipe", "fdp-tr-newtn"), "Did you mean 'fdp-tr-newton'?", 2),
+        ((*schema, "--loss", "logloss"), "Did you mean 'log_loss'?", 2),
+        (("--schema", place / "typo.json"), "Did you mean 'high'?", 1),
+        (("--schema", place / "broken.json"), "is not JSON (line 2, column 14: Expecting value", 1),
+        (("--schema", place / "latin.json"), "is not JSON (byte 13 is no UTF-8)", 1),
         (
             (*schema, "--ledger", "budget.db", "--account", "a"),
             "Did you mean 'sqlite:///budget.db'?",
+            1,
         ),
     ):
-        assert run(*fit, *options) == 1
+        assert run(*fit, *options) == code
         assert words in capsys.readouterr().err
     assert run("report", place / "broken.json") == 1
     assert "is not JSON (line 2, column 14" in capsys.readouterr().err
@@ -157,7 +158,7 @@ def test_help_says_how_csv_lines_are_read(command, fate, capsys):
 
 @pytest.mark.parametrize("limit", ["1.5", "-1GiB", "nan", "0", "GiB", "", "many", "True"])
 def test_memory_limits_that_are_none_are_refused(place, limit, capsys):
-    assert run("fit", place / "people.csv", *model_of(place), f"--memory-limit={limit}") == 1
+    assert run("fit", place / "people.csv", *model_of(place), f"--memory-limit={limit}") == 2
     assert f"--memory-limit={limit!r} must be a whole number of bytes" in capsys.readouterr().err
 
 
@@ -208,34 +209,43 @@ FIT = ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "words", "code"),
     [
         (
             ("fit", "{}/schema.json", "--schema", "{}/schema.json", "--out", "{}/m.json"),
             "cannot be read",
+            1,
         ),
         (
             ("fit", "{}/people.parquet", "--schema", "{}/nowhere.json", "--out", "{}/m.json"),
             "cannot be read",
+            1,
         ),
         (
             ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/no/m.json"),
             "directory",
+            1,
         ),
-        ((*FIT, "--target", "nothing"), "'nothing' is not in the data"),
-        ((*FIT, "--weight", "nothing"), "'nothing' is not in the data. Name another with --weight"),
-        ((*FIT, "--account", "a"), "belong together"),
-        ((*FIT, "--recipe", "magic"), "recipe='magic'"),
-        ((*FIT, "--loss", "huber:0.2"), "loss='huber'"),
-        ((*FIT, "--loss", "quantile:high"), "must be a number"),
-        ((*FIT, "--loss", "log_loss:2"), "only ['huber', 'quantile'] have an option"),
-        ((*FIT, "--max-depth", "40"), "--max-depth=40"),
+        ((*FIT, "--target", "nothing"), "'nothing' is not in the data", 1),
+        ((*FIT, "--weight", "nothing"), "not in the data. Name another with --weight", 1),
+        # scratch may be writable when the command is run again
+        ((*FIT, "--cache", "{}/nowhere"), "cannot be written (No such file or directory)", 1),
+        # the others are of arguments alone
+        ((*FIT, "--account", "a"), "belong together", 2),
+        ((*FIT, "--resume", "auto"), "--resume auto needs --ledger and --account", 2),
+        ((*FIT, "--recipe", "magic"), "recipe='magic'", 2),
+        ((*FIT, "--loss", "huber:0.2"), "loss='huber'", 2),
+        ((*FIT, "--loss", "quantile:high"), "must be a number", 2),
+        ((*FIT, "--loss", "log_loss:2"), "only ['huber', 'quantile'] have an option", 2),
+        ((*FIT, "--max-depth", "40"), "--max-depth=40", 2),
+        ((*FIT, "--epsilon", "0"), "--epsilon=0.0 must be", 2),
+        ((*FIT, "--epsilon", "-1"), "--epsilon=-1.0 must be", 2),
+        ((*FIT, "--delta", "1"), "--delta=1.0 must be", 2),
     ],
 )
-def test_errors_are_one_clear_line(place, arguments, words, capsys):
-    assert (
-        run(*(a.format(place) for a in arguments), "--epsilon", 1, "--delta", 1e-6, "--quiet") == 1
-    )
+def test_errors_are_one_clear_line(place, arguments, words, code, capsys):
+    given = [argument.format(place) for argument in arguments]
+    assert run(given[0], *BUDGET, *given[1:]) == code
     printed = capsys.readouterr()
     assert words in printed.err
     assert printed.err.startswith("dpgb-dask: ")
@@ -284,20 +294,65 @@ def test_help_has_an_example(command, capsys):
     assert f"dpgb-dask {command[0] if command else 'demo'}" in out
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("at", ["dpgb_dask.cli.import_module", "dpgb_dask.cli.fit.check_out"])
 def test_a_command_that_is_stopped_says_so(place, sent, at, monkeypatch, capsys):
     """Also while its modules are loaded, which takes most of the time of many commands."""
     monkeypatch.setattr(at, lambda *_, **__: os.kill(os.getpid(), sent))
-    before = signal.getsignal(signal.SIGTERM)
+    of_all = signal.SIGTERM, signal.SIGHUP
+    before = [signal.getsignal(one) for one in of_all]
     # a shell has what it starts in the background ignore Ctrl-C, the tests too
     as_started = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert run("fit", place / "people.parquet", *model_of(place)) == 130
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, as_started)
+        signal.signal(signal.SIGHUP, hangup)
+    assert capsys.readouterr().err.startswith("dpgb-dask: interrupted; what was charged stands")
+    assert [signal.getsignal(one) for one in of_all] == before
+
+
+def test_a_command_below_nohup_outlives_its_terminal(place, monkeypatch):
+    monkeypatch.setattr(
+        "dpgb_dask.cli.fit.check_out", lambda *_, **__: os.kill(os.getpid(), signal.SIGHUP)
+    )
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run("fit", place / "people.parquet", *model_of(place)) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+
+
+def test_a_terminal_that_closes_stops_a_command_once(place, monkeypatch, capsys):
+    """Its shell sends the signal, too: the second one would break off the cleaning up."""
+    cleaned = []
+
+    def close(*_, **__):
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            cleaned.append(True)
+
+    monkeypatch.setattr("dpgb_dask.cli.fit.check_out", close)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         assert run("fit", place / "people.parquet", *model_of(place)) == 130
     finally:
-        signal.signal(signal.SIGINT, as_started)
-    assert capsys.readouterr().err.startswith("dpgb-dask: interrupted; what was charged stands")
-    assert signal.getsignal(signal.SIGTERM) is before
+        signal.signal(signal.SIGHUP, hangup)
+    assert cleaned
+    assert "what was charged stands" in capsys.readouterr().err
+
+
+def test_an_interruption_needs_no_terminal_that_is_still_there(place, monkeypatch):
+    monkeypatch.setattr("dpgb_dask.cli.fit.check_out", Mock(side_effect=KeyboardInterrupt))
+    closed = Mock(write=Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert run("fit", place / "people.parquet", *model_of(place)) == 130
+    assert closed.write.called
 
 
 @pytest.mark.parametrize("command", ["predict", "convert"])

@@ -10,7 +10,7 @@ import yaml
 from charts import CHART, ROOT, SETS, gateway_pods, policy, record, rendered, values_table
 from kubelet import expanded
 
-from dpgb_dask.cli.options import Parser
+from dpgb_dask.cli.options import USAGE, Parser
 from dpgb_dask.cli.parsers import fit as fit_command
 
 pytestmark = pytest.mark.services
@@ -534,6 +534,45 @@ def test_a_change_of_what_is_fixed_is_noticed(tmp_path):
     name = "statefulset-values"
     (one,) = rendered(released["values"][name], chart=changed)
     assert record.immutable(one["objects"]) != released["immutable"][name]
+
+
+def test_an_upgrade_of_the_chart_alone_leaves_the_server_alone(tmp_path):
+    """Whatever changes in the template of its pod starts it anew."""
+    newer = shutil.copytree(CHART, tmp_path / "dpgb-dask")
+    text = (newer / "Chart.yaml").read_text(encoding="utf-8")
+    text = re.sub(r"^(version|appVersion): .*$", r"\1: 9.9.9", text, flags=re.MULTILINE)
+    (newer / "Chart.yaml").write_text(text, encoding="utf-8")
+    values = {"ledger": TEAM}
+    before, after = (
+        next(o for o in rendered(values, chart=chart)[0]["objects"] if o["kind"] == "StatefulSet")
+        for chart in (CHART, newer)
+    )
+    assert after["metadata"]["labels"]["helm.sh/chart"] == "dpgb-dask-9.9.9"
+    assert before["spec"] == after["spec"]
+    chosen = after["spec"]["selector"]["matchLabels"]
+    assert after["spec"]["template"]["metadata"]["labels"] == chosen
+
+
+def test_no_claim_is_a_hook(charts):
+    """Helm and Argo CD delete what a hook made before they make it again: here keys, journals and models."""
+    claims = [
+        one["metadata"]["annotations"]
+        for objects in charts.values()
+        for one in objects
+        if one["kind"] == "PersistentVolumeClaim"
+    ]
+    assert len(claims) > 5
+    assert not any(name.startswith("helm.sh/hook") for one in claims for name in one)
+
+
+def test_accounts_that_cannot_be_as_asked_for_end_their_job(everything):
+    """By whichever container, as each account has its own; what may heal is tried again."""
+    (job,) = [one["spec"] for one in everything if one["kind"] == "Job"]
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"] == {"operator": "In", "values": [USAGE]}
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # Kubernetes asks for it
+    assert job["backoffLimit"] > 1
 
 
 def test_jobs_of_the_chart_are_made_anew_by_an_upgrade(everything):

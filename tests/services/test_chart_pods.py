@@ -169,6 +169,21 @@ def test_no_password_is_in_the_servers_log(server, setting):
     assert word not in said + done.stderr
 
 
+@pytest.mark.usefixtures("team")
+def test_another_cap_ends_the_job_of_accounts_and_a_server_that_is_not_up_does_not(
+    kubelet, objects, server, record_property
+):
+    job = objects["Job/accounts"]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    for old, new in (("--epsilon=0.6", "--epsilon=0.7"), ("--delta=1e-06", "--delta=1")):
+        changed = json.loads(json.dumps(job).replace(old, new))
+        done = run(kubelet, changed)
+        assert done.returncode in rule["onExitCodes"]["values"], done.stderr
+        record_property("saw", f"{new}: exit code 2, {done.stderr.splitlines()[0]!r}")
+    away = json.loads(json.dumps(job).replace(f":{server.port}/", ":1/"))
+    assert run(kubelet, away).returncode == 1
+
+
 STARTING = b"SFATAL\0C57P03\0Mthe database system is starting up\0\0"  # of a recovery, too
 
 
