@@ -209,7 +209,7 @@ def test_the_command_ends_with_1_where_nothing_is_usable(tmp_path, capsys):
     (tmp_path / "d.csv").write_text("age,rich,more,who\n20,yes,1,a\n30,1,2,\n40,0,0,b\n")
     assert main(run) == 0
     assert "NO ROW" not in capsys.readouterr().out
-    assert main([*run, "--weight", "more", "--unit", "who"]) == 1  # not both, as for fit
+    assert main([*run, "--weight", "more", "--unit", "who"]) == 2  # not both, as for fit
     capsys.readouterr()
     assert main([*run, "--unit", "who"]) == 0
     assert "units: 1 rows have none" in capsys.readouterr().out

@@ -424,7 +424,7 @@ def test_the_command_line_takes_the_choice(tmp_path, capsys):
     said = ["--columns", "pay, age,job"]
     assert main(["fit", *fit, *said, "--out", str(tmp_path / "m.json")]) == 0
     assert DPGBClassifier.load(tmp_path / "m.json").columns == OTHER
-    assert main(["fit", *fit, "--columns", "pay,age", "--out", str(tmp_path / "n.json")]) == 1
+    assert main(["fit", *fit, "--columns", "pay,age", "--out", str(tmp_path / "n.json")]) == 2
     assert "missing=['job']" in capsys.readouterr().err
     assert main(["convert", *common, *said, "--out", str(tmp_path / "set.zarr")]) == 0
     np.testing.assert_array_equal(open_dataset(tmp_path / "set.zarr").X, FRAME.to_numpy())
