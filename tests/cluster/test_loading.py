@@ -61,6 +61,7 @@ def without_k(part):
 SHUFFLED = {
     "shuffle": lambda: in_parts().shuffle("k"),
     "set_index": lambda: in_parts().set_index("a", drop=False, divisions=[0, 2, 5, 10]),
+    "to one partition": lambda: in_parts().set_index("a", drop=False, npartitions=1),
     "merge": lambda: in_parts()[["a", "k"]].merge(in_parts()[["a", "c", "y"]], on="a"),
     "groupby": lambda: in_parts().groupby("k").apply(without_k, meta=without_k(PEOPLE[:0])),
 }
@@ -118,6 +119,11 @@ DIVIDED_BY_ROWS = {
     "sort_values": lambda f: f.sort_values("a"),
     "partition_size": lambda f: f.repartition(partition_size="1kB"),
     "twice": lambda f: f.repartition(partition_size="1kB").set_index("a", drop=False),
+    "of one": lambda f: f.repartition(npartitions=1).set_index("a", drop=False, npartitions=3),
+    "beside itself": lambda f: dd.concat(
+        [(c := f.repartition(partition_size="1kB")).set_index("a", drop=False), c]
+    ),
+    "after itself": lambda f: dd.concat([c := f.sort_values("a"), c.set_index("a", drop=False)]),
 }
 
 

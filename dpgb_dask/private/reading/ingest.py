@@ -133,27 +133,39 @@ def read_source(
     return source_of(inputs, schema)
 
 
+@in_our_words(not_readable)
+@SILENCE
 def _refuse_divided_by_rows(data: Any, name: str) -> None:
     """Refuse a frame whose partitions Dask can only tell from its rows: it would read them before the charge."""
     if not isinstance(data, dd.DataFrame | dd.Series):
         return
-    # from the reader on: to know how many partitions a part has, Dask may have to read rows for what is below it
-    for node in reversed([*data.expr.walk()]):
-        match type(node).__name__:
-            case "Repartition":
-                by_rows = node.partition_size is not None
-            case "SetIndex":
-                by_rows = node.user_divisions is None and node.frame.npartitions > 1
-            case "SortValues":
-                by_rows = node.frame.npartitions > 1
-            case _:
-                by_rows = False
-        if by_rows:
+    # what a node is made of comes first: to know how many partitions that has, Dask may have to read rows for it
+    waiting, seen = [(data.expr, False)], set()
+    while waiting:
+        node, is_last = waiting.pop()
+        if is_last and _is_divided_by_rows(node):
             raise StructureError(
                 f"To know the partitions of {name}, Dask would have to read rows before the fit is charged. Name them:"
                 " set_index(…, divisions=[…]), or repartition(npartitions=…) instead of partition_size=…; or persist()"
                 " the collection, or write it to Parquet first. A fit needs no order of rows: leave out sort_values."
             )
+        if not is_last and id(node) not in seen:
+            seen.add(id(node))
+            waiting.append((node, True))
+            waiting += ((below, False) for below in node.dependencies())
+
+
+def _is_divided_by_rows(node: Any) -> bool:
+    """Return whether Dask reads rows to divide them, given that it does not for what they are made of."""
+    match type(node).__name__:
+        case "Repartition":
+            return node.partition_size is not None
+        case "SetIndex":
+            several = (node.operand("npartitions") or node.frame.npartitions) != 1
+            return node.user_divisions is None and several
+        case "SortValues":
+            return bool(node.frame.npartitions > 1)
+    return False
 
 
 @in_our_words(not_readable)
