@@ -32,6 +32,7 @@ from dask.dataframe.dask_expr.io.parquet import (
 from dask.dataframe.dispatch import concat
 from dask.dataframe.utils import check_meta
 from dask.delayed import delayed
+from dask.typing import no_default
 from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import native, objects
@@ -125,6 +126,8 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
             new = _given(node.frame, given, total)
         elif name == "FromDelayed":
             new = _unchecked(node)
+        elif name.startswith("FromMap"):
+            new = _with_meta(node)
         elif name.startswith("FromPandas"):
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
         elif name in THROUGH:
@@ -147,6 +150,8 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
             new = _with_conversion(bare)
         elif name == "FromDelayed":
             new = _unchecked(new)
+        elif name.startswith("FromMap"):
+            new = _with_meta(new)
         elif name == "ReadParquetPyarrowFS":
             new = ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
         total[node._name] = new  # noqa: SLF001
@@ -156,6 +161,20 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
 def _unchecked(node: Any) -> Any:
     """Return the caller's partitions, whose types Dask does not compare with those of `meta`: values make them."""
     return node.substitute_parameters({"verify_meta": False})
+
+
+def _with_meta(node: Any) -> Any:
+    """Return the caller's partitions, of which Dask does not make the first one again to know the columns of some."""
+    if node.operand("user_meta") is not no_default:
+        return node
+    told = node._meta  # noqa: SLF001 - as above; made when the caller made the frame
+    return node.substitute_parameters({"user_meta": vars(node).get("_meta", told)})
+
+
+def knows_meta(node: Any) -> bool:
+    """Return whether Dask knows the columns of what `from_map` makes, or has to make the first partition for that."""
+    given = node.operand("user_meta") is not no_default
+    return given or not {"_meta", "frame_meta"}.isdisjoint(vars(node))
 
 
 def to_text(part: Any) -> Any:

@@ -157,6 +157,57 @@ def test_what_dask_would_read_to_tell_partitions_is_refused_before_the_charge(na
     assert read == []
 
 
+LEDGERS, CHARGED = [], []  # in a module, which workers of this process share
+
+
+def part_of(k):
+    CHARGED.append(bool(list(LEDGERS[-1].fits("a"))))
+    return PEOPLE[k * 100 : k * 100 + 100].assign(more=1)
+
+
+def columns_of(k, columns=None):
+    return part_of(k) if columns is None else part_of(k)[columns]
+
+
+FROM_MAP = {
+    "columns": lambda f: f,
+    "a part": lambda f: f.partitions[:2],
+    "an operation": lambda f: f[f["a"] > 1],
+}
+
+
+@pytest.mark.parametrize("function", [part_of, columns_of])
+@pytest.mark.parametrize("change", FROM_MAP)
+def test_the_columns_of_from_map_are_known_before_the_charge(function, change, tmp_path):
+    """Dask makes the first partition to know them, and once more where it asks a function for some of them."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    LEDGERS.append(ledger)
+    ledger.open_account("a", epsilon=3, delta=1e-6)
+    made = dd.from_map(function, range(3))
+    table = FROM_MAP[change](made)
+    CHARGED.clear()
+    model = DPGBClassifier(
+        schema=SCHEMA,
+        **SETTINGS | {"noise": None},
+        epsilon=1,
+        delta=1e-7,
+        ledger=ledger,
+        account="a",
+    )
+    given = table[["a", "c"]], table["y"]
+    model.fit(*given)
+    assert CHARGED
+    assert all(CHARGED)
+    (source,) = (node for node in made.expr.walk() if type(node).__name__.startswith("FromMap"))
+    known = {
+        name: vars(source).pop(name) for name in ("_meta", "frame_meta") if name in vars(source)
+    }
+    with pytest.raises(StructureError, match=r"columns of X, .*from_map\(…, meta=…\)"):
+        model.fit(*given)  # as after pickling
+    vars(source).update(known)
+    assert len(list(ledger.fits("a"))) == 1
+
+
 def failing(k):
     if k == 1:
         raise ValueError("secret-value-4711")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, as_made, in_partitions
+from dpgb_dask.encoding.frames import as_given, as_made, in_partitions, knows_meta
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -127,7 +127,7 @@ def read_source(
     Private side. Reads names, widths and chunk structure only: it looks at no value and refuses no type.
     """
     for name, data in {"X": X, "y": y, "sample_weight": sample_weight}.items():
-        _refuse_divided_by_rows(data, name)
+        _refuse_read_early(data, name)
     inputs = check_inputs(X, y, sample_weight, schema, unit)
     warn_of_parsers(inputs)
     return source_of(inputs, schema)
@@ -135,19 +135,18 @@ def read_source(
 
 @in_our_words(not_readable)
 @SILENCE
-def _refuse_divided_by_rows(data: Any, name: str) -> None:
-    """Refuse a frame whose partitions Dask can only tell from its rows: it would read them before the charge."""
+def _refuse_read_early(data: Any, name: str) -> None:
+    """Refuse a frame whose partitions or columns Dask can only tell from its rows: it would read them uncharged."""
     if not isinstance(data, dd.DataFrame | dd.Series):
         return
     # what a node is made of comes first: to know how many partitions that has, Dask may have to read rows for it
     waiting, seen = [(data.expr, False)], set()
     while waiting:
         node, is_last = waiting.pop()
-        if is_last and _is_divided_by_rows(node):
+        if is_last and (told := _told_by_rows(node)):
+            what, way_out = told
             raise StructureError(
-                f"To know the partitions of {name}, Dask would have to read rows before the fit is charged. Name them:"
-                " set_index(…, divisions=[…]), or repartition(npartitions=…) instead of partition_size=…; or persist()"
-                " the collection, or write it to Parquet first. A fit needs no order of rows: leave out sort_values."
+                f"To know the {what} of {name}, Dask would have to read rows before the fit is charged. {way_out}"
             )
         if not is_last and id(node) not in seen:
             seen.add(id(node))
@@ -155,17 +154,30 @@ def _refuse_divided_by_rows(data: Any, name: str) -> None:
             waiting += ((below, False) for below in node.dependencies())
 
 
-def _is_divided_by_rows(node: Any) -> bool:
-    """Return whether Dask reads rows to divide them, given that it does not for what they are made of."""
+NAME_DIVISIONS = (
+    "Name them: set_index(…, divisions=[…]), or repartition(npartitions=…) instead of partition_size=…; or persist()"
+    " the collection, or write it to Parquet first. A fit needs no order of rows: leave out sort_values."
+)
+
+
+def _told_by_rows(node: Any) -> tuple[str, str] | None:
+    """Return what Dask reads rows for to know it of a node, and the way out; None if it reads none.
+
+    It reads none for what the node is made of.
+    """
+    by_rows = False
     match type(node).__name__:
         case "Repartition":
-            return node.partition_size is not None
+            by_rows = node.partition_size is not None
         case "SetIndex":
             several = (node.operand("npartitions") or node.frame.npartitions) != 1
-            return node.user_divisions is None and several
+            by_rows = node.user_divisions is None and several
         case "SortValues":
-            return bool(node.frame.npartitions > 1)
-    return False
+            by_rows = node.frame.npartitions > 1
+        case "FromMap" | "FromMapProjectable":
+            if not knows_meta(node):  # as after pickling
+                return "columns", "Name them: from_map(…, meta=…)."
+    return ("partitions", NAME_DIVISIONS) if by_rows else None
 
 
 @in_our_words(not_readable)
