@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pickle
+import pickletools
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import dask.dataframe as dd
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Status, Worker
+from distributed.protocol.pickle import dumps
 from waiting import LONGEST, pause
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema, clients, recipes
@@ -20,6 +23,7 @@ from dpgb_dask.errors import ChunkError, ClusterError, PlanError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.private import rounds as rounds_package
 from dpgb_dask.private.rounds import messages, workers
+from dpgb_dask.private.rounds.worker_tasks import FreeRows
 from dpgb_dask.testing import SeededNoise
 
 SCHEMA = Schema({f"f{j}": (0.0, 1.0) for j in range(3)}, classes=[0, 1])
@@ -131,6 +135,24 @@ def test_a_worker_without_the_library_starts_on_a_scheduler_that_has_seen_a_fit(
         finally:
             bare.kill()
             bare.wait()
+
+
+def test_a_plugin_is_sent_as_text_that_every_python_compiles_itself():
+    """Code that another minor version of Python compiled would crash a worker as it starts."""
+    sent = dumps(workers.LoadedAnywhere("one", dumps(FreeRows())))
+    asked = [argument for operation, argument, _ in pickletools.genops(sent) if argument]
+    assert not any("cloudpickle" in str(argument) for argument in asked)
+    read = "import pickle, sys; sys.modules['dpgb_dask'] = None; p = pickle.loads(sys.stdin.buffer.read())"
+    then = (
+        "print(p.name, p.setup(worker=None), p.transition('a', 'b', 'c'), p.teardown(worker=None))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{read}; {then}"], input=sent, capture_output=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (b"one None None None\n", b"")
+    here = pickle.loads(sent)
+    here.setup(worker=None)
+    assert isinstance(here.inner, FreeRows)
 
 
 def test_a_scheduler_that_does_not_answer_is_told_after_a_stated_wait(monkeypatch, ledger):

@@ -1,13 +1,15 @@
 """What a fit asks of a cluster before it begins: whether it answers, has workers, and is of the same version."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
+from pickle import loads
 from typing import Any
 
-from distributed import Client, Future, WorkerPlugin
+from distributed import Client, Future, Worker, WorkerPlugin
 from distributed.comm.core import CommClosedError
-from distributed.protocol.pickle import dumps, loads
+from distributed.protocol.pickle import dumps
 
 from dpgb_dask.clients import Connection, connect, unreachable
 from dpgb_dask.errors import ClusterError, DPGBError
@@ -131,7 +133,7 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     the plugin and gives it to new workers; so registering is repeated for the remaining ones. If workers keep leaving,
     the fit continues all the same: the plugins used here save time and memory, and do not affect results.
 
-    The scheduler keeps it beyond the fit, for workers of whatever Python: see `loaded_anywhere`.
+    The scheduler keeps it beyond the fit, for workers of whatever Python: see `LoadedAnywhere`.
 
     Raises
     ------
@@ -142,7 +144,7 @@ def register(client: Client, plugin: WorkerPlugin) -> None:
     """
     for _ in range(TRIES):
         try:
-            client.register_plugin(loaded_anywhere(plugin))
+            client.register_plugin(LoadedAnywhere(plugin.name, dumps(plugin)))  # type: ignore[attr-defined]
         except (CommClosedError, OSError):
             time.sleep(PAUSE)
             if client.status != "running":
@@ -190,31 +192,50 @@ def no_worker(seconds: float, *, paused: bool) -> ClusterError:
     )
 
 
-def loaded_anywhere(plugin: WorkerPlugin) -> WorkerPlugin:
-    """Return a plugin that does nothing on a worker whose Python lacks this library, or has another version of it.
+class LoadedAnywhere(WorkerPlugin):
+    """A plugin that does nothing on a worker whose Python lacks this library, or has another version of it.
 
-    Dask ends a worker that cannot load a plugin of its scheduler, as it starts. So the class of this one is sent as a
-    whole, being local, and needs no module of ours; what it stands for is loaded on the worker, or is not.
+    Dask ends a worker that cannot load a plugin of its scheduler, as it starts. So this one is sent as the text of its
+    class, which needs no module of ours, and is compiled there: code that another Python has compiled would crash it.
+    What it stands for is loaded on the worker, or is not.
+
+    Parameters
+    ----------
+    name : str
+    packed : bytes
+        What it stands for, pickled.
     """
-    packed = dumps(plugin)
 
-    class LoadedAnywhere(WorkerPlugin):
-        name = plugin.name  # type: ignore[attr-defined]
+    def __init__(self, name: str, packed: bytes) -> None:
+        self.name = name
+        self.packed = packed
+        self.inner = WorkerPlugin()
 
-        def __repr__(self) -> str:
-            return f"<{self.name}>"
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        source = "\n".join([IMPORTED, inspect.getsource(LoadedAnywhere)])
+        given = {"source": source, "name": self.name, "packed": self.packed}
+        return eval, ("[exec(source, globals()), LoadedAnywhere(name, packed)][1]", given)
 
-        def setup(self, worker: Any) -> Any:
-            try:
-                self.inner = loads(packed)
-            except Exception:  # whatever a module raises that is missing, or another one
-                self.inner = WorkerPlugin()
-            return self.inner.setup(worker=worker)
+    def setup(self, worker: Worker) -> Any:
+        """Load what it stands for, and set that up."""
+        try:
+            self.inner = loads(self.packed)
+        except Exception:  # whatever a module raises that is missing, or another one
+            return None
+        return self.inner.setup(worker=worker)
 
-        def teardown(self, worker: Any) -> Any:
-            return self.inner.teardown(worker=worker)
+    def teardown(self, worker: Worker) -> Any:
+        """Pass on."""
+        return self.inner.teardown(worker=worker)
 
-        def transition(self, *args: Any, **options: Any) -> None:
-            self.inner.transition(*args, **options)
+    def transition(self, *args: Any, **options: Any) -> None:
+        """Pass on."""
+        self.inner.transition(*args, **options)
 
-    return LoadedAnywhere()
+
+# what the text of that class needs
+IMPORTED = """\
+from __future__ import annotations
+from pickle import loads
+from distributed import WorkerPlugin
+"""
