@@ -250,6 +250,11 @@ def check_file_types(types: Mapping[str, Any], schema: Schema) -> None:
 
 
 def _check_file_type(which: str, dtype: Any, feature: Feature) -> None:
+    if _is_nested(dtype):
+        raise SchemaError(
+            f"{which} is a column of lists or records, of which none is a value. Write each part as a column of its"
+            " own, or leave the column out of the schema."
+        )
     kind = family(dtype)
     # a column of floats is accepted wherever numbers are none, as all of its values may be missing
     whole = kind == "number" and getattr(dtype, "kind", "f") in "iub"
@@ -275,6 +280,12 @@ def _check_file_type(which: str, dtype: Any, feature: Feature) -> None:
                 f"{which} maps values that are text, but its column holds whole numbers: none can match. Convert the"
                 " column, or map its values as they are."
             )
+
+
+def _is_nested(dtype: Any) -> bool:
+    if isinstance(dtype, pd.ArrowDtype):
+        return getattr(_known(dtype), "type", None) in (list, dict)
+    return getattr(dtype, "names", None) is not None
 
 
 def _any_number(declared: Sequence[Any]) -> bool:

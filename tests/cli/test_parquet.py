@@ -18,7 +18,7 @@ from dpgb_dask.cli.parquet import read_parquet
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import read_values
 from dpgb_dask.encoding.columns import exact_ids
-from dpgb_dask.errors import StructureError
+from dpgb_dask.errors import SchemaError, StructureError
 from dpgb_dask.private.reading.ingest import check_inputs
 from dpgb_dask.values import unit_names
 
@@ -288,11 +288,11 @@ def test_a_draft_says_no_type_of_the_names_of_folders(tmp_path, capsys):
         (TABLE.assign(age=date(2020, 1, 1)), "'age' is declared numeric but its column is of kind"),
         (
             TABLE.assign(age=[[1]] * 12),
-            "'age' is declared numeric but its column is of kind 'other'",
+            "'age' is a column of lists or records",
         ),
         (
             TABLE.assign(age=[b"1"] * 12),
-            "'age' is declared numeric but its column is of kind 'other'",
+            "'age' is a column of lists or records",
         ),
         (TABLE.drop(columns="age"), "not each has 'age'"),
         (TABLE.drop(columns="y"), "not each has 'y'"),
@@ -372,9 +372,9 @@ def test_a_time_of_day_that_python_does_not_have_changes_no_other_row(kind, tmp_
 def test_a_date_in_a_list_or_struct_that_python_does_not_have_changes_no_other_row(
     form, leaf, tmp_path
 ):
-    """It ended the fit, after the charge."""
-    schema = Schema({"x": {"buckets": 250}, "job": ["a", "b"]}, classes=[0, 1])
+    """It ended the fit, after the charge; now such a column is no feature, and is read where it is copied alone."""
     kind = pa.list_ if form == "list" else lambda one: pa.struct([("a", one)])
+    path = tmp_path / "p.parquet"
 
     def codes(*ticks):
         values = [
@@ -382,15 +382,18 @@ def test_a_date_in_a_list_or_struct_that_python_does_not_have_changes_no_other_r
         ]
         whole = pa.int32() if leaf.bit_width == 32 else pa.int64()
         column = pa.array(values, kind(whole)).cast(kind(leaf))
-        pq.write_table(pa.table({"x": column, "job": column}), tmp_path / "p.parquet")
-        options = Namespace(
-            data=str(tmp_path / "p.parquet"), delimiter=None, encoding=None, decimal=None
-        )
-        read = read_values(open_table(options, schema)[0].compute(), schema)
-        return [read.column(j).tolist() for j in range(2)]
+        job = ["a", "b", *"ab"][: len(values)]
+        pq.write_table(pa.table({"x": column, "job": job, "target": [0] * len(job)}), path)
+        for feature in ({"buckets": 250}, ["a", "b"], (0, 1)):
+            with pytest.raises(SchemaError, match="'x' is a column of lists or records"):
+                opened(path, Schema({"x": feature, "job": ["a", "b"]}, classes=[0, 1]))
+        schema = Schema({"job": ["a", "b"]}, classes=[0, 1], ignore=["x"])
+        rows, columns = opened(path, schema, keep=["x"])
+        assert columns["x"].compute().notna().sum() == len(values) - 1
+        return read_values(rows[["job"]].compute(), schema).column(0).tolist()
 
-    assert codes() == [[250, 251], [2, 3]]
-    assert codes(-1, 2 ** (leaf.bit_width - 1) - 1) == [[250, 251, 250, 250], [2, 3, 2, 2]]
+    assert codes() == [0, 1]
+    assert codes(-1, 2 ** (leaf.bit_width - 1) - 1) == [0, 1, 0, 1]
 
 
 HIDDEN = ("_temporary/0/part-0.parquet", ".part-0.parquet", "_delta_log/1.checkpoint.parquet")

@@ -147,7 +147,10 @@ def test_a_plugin_is_sent_as_text_that_every_python_compiles_itself():
         "print(p.name, p.setup(worker=None), p.transition('a', 'b', 'c'), p.teardown(worker=None))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", f"{read}; {then}"], input=sent, capture_output=True, check=False
+        [sys.executable, "-P", "-c", f"{read}; {then}"],
+        input=sent,
+        capture_output=True,
+        check=False,
     )
     assert (done.stdout, done.stderr) == (b"one None None None\n", b"")
     here = pickle.loads(sent)

@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dpgb_dask.contracts.features import Categorical, Numeric
+from dpgb_dask.contracts.features import Categorical, Datetime, Hashed, Numeric
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.structure import check_columns, check_file_types
 from dpgb_dask.errors import SchemaError, StructureError
@@ -103,6 +103,35 @@ def test_a_text_target_raises_where_a_file_declares_it_and_the_schema_a_number()
     check_file_types({"target": np.dtype(float)}, schema)
     with pytest.raises(SchemaError, match="target 'target' is declared numeric"):
         check_file_types({"target": np.array(["a"]).dtype}, schema)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nested"),
+    [
+        (np.dtype([("p", "f8"), ("q", "i4")]), True),
+        (pd.ArrowDtype(pa.struct([("p", pa.int64())])), True),
+        (pd.ArrowDtype(pa.list_(pa.string())), True),
+        (pd.ArrowDtype(pa.map_(pa.string(), pa.int64())), True),
+        (
+            pd.ArrowDtype(pa.dense_union([pa.field("n", pa.int64()), pa.field("s", pa.string())])),
+            False,
+        ),
+        (pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string())), False),
+        (np.dtype(object), False),
+    ],
+)
+def test_lists_and_records_raise_in_files_alone(dtype, nested):
+    """No value of theirs has a normal form, so each would be an unknown category."""
+    schema = Schema(
+        {"c": ["a", "b"], "h": Hashed(8), "d": Datetime("2020-01-01", "2021-01-01")},
+        classes=["u", "v"],
+    )
+    for name in (*schema.names, schema.target.name):
+        if nested:
+            with pytest.raises(SchemaError, match=f"'{name}' is a column of lists or records"):
+                check_file_types({name: dtype}, schema)
+        else:
+            check_file_types({name: dtype}, schema)
 
 
 def test_messages_name_the_kind_of_a_column_not_its_length():
