@@ -292,7 +292,7 @@ def test_a_draft_says_no_type_of_the_names_of_folders(tmp_path, capsys):
         ),
         (
             TABLE.assign(age=[b"1"] * 12),
-            "'age' is a column of lists or records",
+            "'age' is declared numeric but its column is of kind 'other'",
         ),
         (TABLE.drop(columns="age"), "not each has 'age'"),
         (TABLE.drop(columns="y"), "not each has 'y'"),
