@@ -414,8 +414,8 @@ def _column(data: Any, name: str) -> Any:
 
 def _no_column(name: str) -> StructureError:
     return StructureError(
-        f"{name} must be one column. Give that column alone; of xarray with several dimensions, stack them as those of"
-        f" X: {name}.stack(row=[…])."
+        f"{name} must be one column. Give that column alone, such as data['{name}']; of xarray with several dimensions,"
+        f" stack them as those of X: {name}.stack(row=[…])."
     )
 
 
