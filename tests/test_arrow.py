@@ -16,7 +16,7 @@ from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import encode_target, encode_weight, read_values
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.encoding.kinds import from_arrow
-from dpgb_dask.errors import UnsupportedCollectionError
+from dpgb_dask.errors import SchemaError, UnsupportedCollectionError
 from dpgb_dask.private.reading.units import distinct_names
 
 # Dask's own, where it reads Parquet
@@ -203,6 +203,9 @@ def test_no_type_is_charged_and_then_refused(kind, ledger):
         assert ledger.remaining("a") < before
 
 
+NESTED = ("list", "large_list", "fixed_size_list", "struct", "map")
+
+
 @pytest.mark.parametrize("beside", ["features", "units", "kept columns"])
 def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(beside, tmp_path):
     """Of each there is a reader of its own: units and kept columns are exact."""
@@ -214,24 +217,31 @@ def test_every_type_that_a_parquet_file_holds_is_read_as_its_values_are(beside, 
         except pa.ArrowNotImplementedError:  # such as unions: no file holds them
             continue
         columns[str(kind)] = one["x"]
-    names = list(columns)
+    # lists and records are refused as features, and may stand beside them
+    nested = [name for name in columns if name.startswith(NESTED)]
+    names = [name for name in columns if name not in nested]
     who = pa.array(["p", "q", None])
     parquet.write_table(pa.table(columns | {"who": who}), tmp_path / "all.parquet")
     schema = Schema(
         {name: ["aa", 1] for name in names}, classes=[0, 1], unit_id="who" if beside == "units" else None,
-        ignore=[] if beside == "units" else ["who"],
+        ignore=nested if beside == "units" else [*nested, "who"],
     )  # fmt: skip
     options = argparse.Namespace(
         data=str(tmp_path / "all.parquet"), delimiter=None, encoding=None, decimal=None
     )
     if beside == "kept columns":
-        options.keep = names
+        options.keep = [*names, *nested]
     frame = open_table(options, schema)[0].compute()
     read = read_values(frame[names], schema)
-    for j, column in enumerate(columns.values()):
-        objects = pd.Series(column.to_pylist(), dtype=object)
+    for j, name in enumerate(names):
+        objects = pd.Series(columns[name].to_pylist(), dtype=object)
         assert np.array_equal(read.column(j), category_cells(objects, ["aa", 1]))
-    assert len(columns) > 30
+    assert len(names) > 30
+    for name in nested:
+        declared = Schema({name: ["aa", 1]}, classes=[0, 1])
+        with pytest.raises(SchemaError, match="a column of lists or records"):
+            open_table(options, declared)
+    assert len(nested) >= 5
 
 
 class Unknown:

@@ -282,9 +282,13 @@ def _check_file_type(which: str, dtype: Any, feature: Feature) -> None:
             )
 
 
+# how Arrow calls them; a type of an extension is what it stands for, such as pandas' intervals
+NESTED = ("list", "large_list", "fixed_size_list", "struct", "map")
+
+
 def _is_nested(dtype: Any) -> bool:
     if isinstance(dtype, pd.ArrowDtype):
-        return getattr(_known(dtype), "type", None) in (list, dict)
+        return str(dtype.pyarrow_dtype).startswith(NESTED)
     return getattr(dtype, "names", None) is not None
 
 
