@@ -42,8 +42,21 @@ def client():
         yield client
 
 
-def fitted(X, y, schema=SCHEMA, **settings):
-    return DPGBClassifier(schema=schema, columns="position", **SETTINGS | settings).fit(X, y)
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
+    ledger.open_account("a", epsilon=3, delta=1e-6)
+    return ledger
+
+
+def fitted(X, y, schema=SCHEMA, sample_weight=None, **settings):
+    model = DPGBClassifier(schema=schema, columns="position", **SETTINGS | settings)
+    return model.fit(X, y, sample_weight)
+
+
+def charged(ledger, X, y, sample_weight=None):
+    paid = {"epsilon": 1, "delta": 1e-7, "noise": None, "ledger": ledger, "account": "a"}
+    return fitted(X, y, sample_weight=sample_weight, **paid)
 
 
 def scores(table):
@@ -98,11 +111,9 @@ def of_array():
 
 
 @pytest.mark.parametrize("made", [of_delayed, of_array])
-def test_tasks_that_know_each_other_are_refused_before_the_charge(made, tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
-    ledger.open_account("a", epsilon=3, delta=1e-6)
+def test_tasks_that_know_each_other_are_refused_before_the_charge(made, ledger):
     with pytest.raises(StructureError, match=r"P2P .*dask\.config\.set\(\{.*persist") as caught:
-        fitted(*made(), epsilon=1, delta=1e-7, noise=None, ledger=ledger, account="a")
+        charged(ledger, *made())
     assert caught.value.__cause__ is None
     assert list(ledger.fits("a")) == []
     with dask.config.set({"dataframe.shuffle.method": "tasks", "array.rechunk.method": "tasks"}):
@@ -127,37 +138,29 @@ DIVIDED_BY_ROWS = {
 }
 
 
+READ = []  # in a module, which workers of this process share
+
+
+def seen(part):
+    READ.append(len(part))
+    return part
+
+
 @pytest.mark.parametrize("of", ["X", "y", "sample_weight"])
 @pytest.mark.parametrize("name", DIVIDED_BY_ROWS)
-def test_what_dask_would_read_to_tell_partitions_is_refused_before_the_charge(name, of, tmp_path):
-    read = []
-
-    def seen(part):
-        read.append(len(part))
-        return part
-
-    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
-    ledger.open_account("a", epsilon=3, delta=1e-6)
+def test_what_dask_would_read_to_tell_partitions_is_refused_before_the_charge(name, of, ledger):
     plain = in_parts()
     table = DIVIDED_BY_ROWS[name](plain.map_partitions(seen, meta=PEOPLE[:0]))
-    read.clear()
+    READ.clear()
     given = {"X": plain[["a", "c"]], "y": plain["y"], "sample_weight": plain["a"]}
     given[of] = {"X": table[["a", "c"]], "y": table["y"], "sample_weight": table["a"]}[of]
-    model = DPGBClassifier(
-        schema=SCHEMA,
-        **SETTINGS | {"noise": None},
-        epsilon=1,
-        delta=1e-7,
-        ledger=ledger,
-        account="a",
-    )
     with pytest.raises(StructureError, match=rf"partitions of {of}, .*divisions=.*persist\(\)"):
-        model.fit(**given)
+        charged(ledger, **given)
     assert list(ledger.fits("a")) == []
-    assert read == []
+    assert READ == []
 
 
-LEDGERS, CHARGED = [], []  # in a module, which workers of this process share
+LEDGERS, CHARGED = [], []  # as above
 
 
 def part_of(k):
@@ -178,24 +181,14 @@ FROM_MAP = {
 
 @pytest.mark.parametrize("function", [part_of, columns_of])
 @pytest.mark.parametrize("change", FROM_MAP)
-def test_the_columns_of_from_map_are_known_before_the_charge(function, change, tmp_path):
+def test_the_columns_of_from_map_are_known_before_the_charge(function, change, ledger):
     """Dask makes the first partition to know them, and once more where it asks a function for some of them."""
-    ledger = Ledger(f"sqlite:///{tmp_path}/b.db")
     LEDGERS.append(ledger)
-    ledger.open_account("a", epsilon=3, delta=1e-6)
     made = dd.from_map(function, range(3))
     table = FROM_MAP[change](made)
     CHARGED.clear()
-    model = DPGBClassifier(
-        schema=SCHEMA,
-        **SETTINGS | {"noise": None},
-        epsilon=1,
-        delta=1e-7,
-        ledger=ledger,
-        account="a",
-    )
     given = table[["a", "c"]], table["y"]
-    model.fit(*given)
+    charged(ledger, *given)
     assert CHARGED
     assert all(CHARGED)
     (source,) = (node for node in made.expr.walk() if type(node).__name__.startswith("FromMap"))
@@ -203,7 +196,7 @@ def test_the_columns_of_from_map_are_known_before_the_charge(function, change, t
         name: vars(source).pop(name) for name in ("_meta", "frame_meta") if name in vars(source)
     }
     with pytest.raises(StructureError, match=r"columns of X, .*from_map\(…, meta=…\)"):
-        model.fit(*given)  # as after pickling
+        charged(ledger, *given)  # as after pickling
     vars(source).update(known)
     assert len(list(ledger.fits("a"))) == 1
 

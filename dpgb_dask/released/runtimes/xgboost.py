@@ -30,9 +30,8 @@ LEAF = -1
 # objectives whose `predict` is right for a link; that of the others returns the margin
 OBJECTIVES = {"logit": "binary:logistic", "softmax": "multi:softprob"}
 MARGIN = "reg:squarederror"  # the same in all versions; others that return margins read base_score differently
-# what XGBClassifier and XGBRegressor ask of a file: they refuse one of another type, and would take margins for
+# the type of a file of margins: XGBClassifier and XGBRegressor refuse one that is not theirs, and would take these for
 # probabilities, labels or values
-ESTIMATORS = dict.fromkeys(OBJECTIVES.values(), "classifier")
 NO_ESTIMATOR = "margins, which xgboost.Booster predicts (docs/exports.md)"
 
 
@@ -109,7 +108,7 @@ def booster(content: Content) -> dict[str, Any]:
                 "dpgb_dask.report": content.report_json,
                 "dpgb_dask.encoder": json.dumps(encoder(content), ensure_ascii=False),
                 "scikit_learn": json.dumps(
-                    {"_estimator_type": ESTIMATORS.get(objective, NO_ESTIMATOR)}
+                    {"_estimator_type": NO_ESTIMATOR if objective == MARGIN else "classifier"}
                 ),
             },
             "feature_names": _names(names),
