@@ -119,7 +119,11 @@ def test_misspelt_words_are_recognised(place, capsys, monkeypatch):
         ((*schema, "--recipe", "fdp-tr-newtn"), "Did you mean 'fdp-tr-newton'?", 2),
         ((*schema, "--loss", "logloss"), "Did you mean 'log_loss'?", 2),
         (("--schema", place / "typo.json"), "Did you mean 'high'?", 1),
-        (("--schema", place / "broken.json"), "is not JSON (line 2, column 14: Expecting value", 1),
+        (
+            ("--schema", place / "broken.json"),
+            "is not JSON (line 2, column 14: Expecting value)",
+            1,
+        ),
         (("--schema", place / "latin.json"), "is not JSON (byte 13 is no UTF-8)", 1),
         (
             (*schema, "--ledger", "budget.db", "--account", "a"),
@@ -227,7 +231,11 @@ FIT = ("fit", "{}/people.parquet", "--schema", "{}/schema.json", "--out", "{}/m.
             1,
         ),
         ((*FIT, "--target", "nothing"), "'nothing' is not in the data", 1),
-        ((*FIT, "--weight", "nothing"), "not in the data. Name another with --weight", 1),
+        (
+            (*FIT, "--weight", "nothing"),
+            "'nothing' is not in the data. Name another with --weight",
+            1,
+        ),
         # scratch may be writable when the command is run again
         ((*FIT, "--cache", "{}/nowhere"), "cannot be written (No such file or directory)", 1),
         # the others are of arguments alone
