@@ -17,7 +17,7 @@ from dpgb_dask.contracts.boundary import Raw, Released
 from dpgb_dask.contracts.constraints import UNCONSTRAINED, Constraints, Interactions
 from dpgb_dask.contracts.model import MAX_BINS, FeatureBins, Model, check_bins
 from dpgb_dask.contracts.part import Part
-from dpgb_dask.contracts.queries import Query
+from dpgb_dask.contracts.queries import ChoiceQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.errors import PlanError
@@ -878,6 +878,12 @@ class Plan:
     def is_random(self) -> bool:
         """Whether a stage draws from the public randomness."""
         return any(stage.is_random for stage in self.stages)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a stage may ask for choices, as far as stages say what they ask."""
+        queries = [query for stage in self.stages for query in stage.queries or ()]
+        return any(issubclass(query, ChoiceQuery | SharedChoiceQuery) for query in queries)
 
     def kernels(self, shape: Shape) -> tuple[str, ...] | None:
         """Return the names (`kernels.warming.GROUPS`) of the kernels that a fit may call, as far as its stages say it.

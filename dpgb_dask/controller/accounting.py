@@ -25,6 +25,8 @@ computed from the rest.
   kink at errors a, b with L(x) + L(y) = ε, where x, y = Φ⁻¹(1-a), Φ⁻¹(1-b), and lies above G_{x+y}. For x, y >= 0,
   convexity gives L((x+y)/2) <= ε/2. For x < 0 < y, L(y - |x|) <= L(y) - L(|x|) = ε since L is superadditive, and
   2L((x+y)/2) <= L(x+y) <= ε. So x + y <= μ (Dong, Durfee and Rogers 2020 for the two-point law).
+- Where the filter keeps s of μ² for what follows, the choice costs p with 1/p = 4/ε² - 1/s: nearly ε²/4 instead of
+  nearly (π/8)ε², as later noise hides the kink.
 
 Prices are integers in units of 2⁻⁶⁴ of the plan's currency, μ² or ε: rounded up when charged, down when granted.
 """
@@ -44,6 +46,11 @@ MAX_SIGMA_BITS = 32  # more would push scaled sums towards 2**62
 MIN_T_BITS = 20  # Laplace noise is at least 2**20 steps: rounding t costs less than 1e-6 of a price
 MAX_VALUES = 1 << 28  # released values per fit
 DISTANCE = 5e-4  # total variation to the rounded Gaussian, times σ⁴
+MOST_SHARED_PRICE = (
+    12 * PRICE_ONE
+)  # of a choice beside which later noise counts (docs/privacy.md P8)
+# a choice by itself costs at most π/2 of its price beside later noise
+ALONE = Fraction(11, 7)
 
 _CURVE_ERROR = 1e-12  # generous bound on the curve's relative error in double precision
 _SQRT2 = math.sqrt(2.0)
@@ -209,9 +216,21 @@ def logit_of_phi(u: float) -> float:
     return math.log1p(-0.5 * math.erfc(u / _SQRT2)) - log_above
 
 
-def choice_epsilon(price: int) -> float:
-    """Return the bounded range ε of a choice that costs ``price`` in μ², rounded down (docs/privacy.md P8)."""
-    return 2 * logit_of_phi(math.sqrt(price / PRICE_ONE) / 2) * (1 - _CURVE_ERROR)
+def choice_epsilon(price: int, after: int = 0) -> Fraction:
+    """Return the bounded range ε of a choice that costs ``price`` in μ², rounded down (docs/privacy.md P8).
+
+    Parameters
+    ----------
+    price : int
+    after : int
+        What the same fit is charged beyond it and everything before it; 0 for a choice by itself.
+    """
+    alone = 2 * logit_of_phi(math.sqrt(price / PRICE_ONE) / 2) * (1 - _CURVE_ERROR)
+    if after <= 0 or price > MOST_SHARED_PRICE:
+        return Fraction(alone)
+    # ε² = 4ps/(p + s), in units of 2⁻¹⁶⁰
+    square = (4 * price * after << 160) // ((price + after) * PRICE_ONE)
+    return max(Fraction(alone), Fraction(math.isqrt(square), 1 << 80))
 
 
 def mu_of_pure(epsilon: float) -> float:

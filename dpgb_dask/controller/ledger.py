@@ -18,6 +18,7 @@ address names, and what lies beside it; ledger_connections.py connects.
 import contextlib
 import errno
 import functools
+import math
 import os
 import sqlite3
 import stat
@@ -37,7 +38,7 @@ from sqlalchemy.pool import StaticPool
 from dpgb_dask.calls import spoken
 from dpgb_dask.contracts.queries import ChoiceQuery, GradientQuery, Query, SharedChoiceQuery
 from dpgb_dask.contracts.spending import Spending
-from dpgb_dask.controller import account_units
+from dpgb_dask.controller import account_units, accounting
 from dpgb_dask.controller.account_units import RoundCosts
 from dpgb_dask.controller.ledger_book import (
     Account,
@@ -436,7 +437,9 @@ class Ledger:
         SETTLED no more can be opened, here or by a process still running (it would need the fit's lease in a
         transaction that finds the fit open). So the releases of the fit cost at most the `Spending` of opened rounds,
         and by the account's filter the rest was never used and may be given back (account_units.py, which also says
-        why a pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). The slack τ stays reserved.
+        why a pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). Choices of a fit in μ² were
+        priced beside what would follow; by themselves they cost at most 11/7 as much, and so it keeps 11/7 of what it
+        opened (docs/privacy.md P8). The slack τ stays reserved.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
@@ -444,6 +447,9 @@ class Ledger:
             if fit["state"] == "RESERVED":
                 book.balanced(fit["account"])
                 charge = self._opened_charge(book, fit)
+                if terms_of(fit).chooses and book.account(fit["account"]).analysis == "gdp":
+                    # what its choices counted on is given back, so they cost what they do by themselves
+                    charge = min(charge_of(fit), math.ceil(charge * accounting.ALONE))
                 book.add_end(fit, "SETTLED", charge, {})
         self._running.pop(fit_id, None)
         self.erase_key(fit_id)

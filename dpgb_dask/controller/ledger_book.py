@@ -45,6 +45,7 @@ TELLING = ("epsilon", "delta", "analysis", "who", "position", "model")
 ENDED = ("RELEASED", "SETTLED")  # states of a fit that opens nothing more
 CHANGES_BALANCE = ("OPEN", "RESERVED", "RELEASED", "SETTLED")
 _DIGITS = 28  # bits in which costs agree that two machines compute in double precision
+CHOICES = "choices"  # the fact that a fit's choices are priced beside what it may spend after them
 BY_HAND = f"the ledger was changed by hand. {PUT_BACK}"
 
 # Statements that every round runs are made once: SQLAlchemy takes longer to make one than SQLite to run it.
@@ -202,6 +203,11 @@ class Terms:
     unit_id: str | None = None
     who: str = ""
     bill: tuple[Item, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether choices of the fit cost less because of what it may spend after them (docs/privacy.md P8)."""
+        return not self.pure and CHOICES in self.facts
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON form; the price as text."""

@@ -524,7 +524,7 @@ class Controller:
                 f"  difference  {would - self.total}\n"
                 f"Amounts are 2**-64 of {_currency(self.pure)}. A plan must not spend more than it declares."
             )
-        mechanism = self._mechanism(query, sensitivity)
+        mechanism = self._mechanism(query, sensitivity, self.total - would)
         position = len(self._receipts)
         facts = [  # as `json.dumps` gives them; a digest and the name of a mechanism need no escapes
             _TEXT(self.fit_id), str(position), f'"{query.digest().hex()}"',
@@ -543,12 +543,21 @@ class Controller:
         )
         return receipt, mechanism, spending
 
-    def _mechanism(self, query: Query, sensitivity: Sensitivity) -> Mechanism:
-        """Return the mechanism that a query's price buys: a choice, Laplace noise (pure), or Gaussian noise."""
+    def _mechanism(self, query: Query, sensitivity: Sensitivity, after: int) -> Mechanism:
+        """Return the mechanism that a query's price buys: a choice, Laplace noise (pure), or Gaussian noise.
+
+        Parameters
+        ----------
+        query : Query
+        sensitivity : Sensitivity
+        after : int
+            What is left of the fit's charge once the query is answered.
+        """
         if isinstance(query, ChoiceQuery | SharedChoiceQuery):
             epsilon = Fraction(query.price, PRICE_ONE)
             if not self.pure:
-                epsilon = Fraction(accounting.choice_epsilon(query.price))
+                after = after if self._terms.chooses else 0
+                epsilon = accounting.choice_epsilon(query.price, after)
             if isinstance(query, SharedChoiceQuery):
                 return SharedChoice.at(query, sensitivity, epsilon)
             return Choice.at(query, sensitivity, epsilon)

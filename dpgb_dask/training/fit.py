@@ -37,6 +37,7 @@ from dpgb_dask.contracts.queries import GradientQuery, Query, RowDraw
 from dpgb_dask.contracts.spending import Item
 from dpgb_dask.controller.accounting import MAX_VALUES, total_price
 from dpgb_dask.controller.ledger import Ledger
+from dpgb_dask.controller.ledger_book import CHOICES
 from dpgb_dask.controller.noise import NoiseSource
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.errors import PlanError
@@ -447,6 +448,8 @@ def facts(plan: Plan, shape: Shape) -> dict[str, str]:
         told["gradients of the loss"] = gradients
     told |= shape.constraints.to_dict()
     told["stages"] = ", ".join(type(stage).__name__ for stage in plan.stages)
+    if plan.chooses and not plan.pure:
+        told[CHOICES] = "priced beside what the fit may spend after them"
     for number, stage in enumerate(plan.stages, start=1):
         where = f"stage {number} ({type(stage).__name__})"
         told |= {f"{name} of {where}": value for name, value in _options(stage).items()}

@@ -32,10 +32,12 @@ from dpgb_dask.contracts.plan import (
 from dpgb_dask.contracts.queries import PRICE_ONE
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller.accounting import total_price
+from dpgb_dask.controller.ledger_book import CHOICES
 from dpgb_dask.errors import PlanError
 from dpgb_dask.kernels.warming import ALWAYS, GRADIENTS, GROUPS
 from dpgb_dask.losses import Gradient
 from dpgb_dask.recipes import AUTO, RECIPES
+from dpgb_dask.training.fit import facts
 
 
 @pytest.mark.parametrize(
@@ -224,6 +226,14 @@ def test_a_plan_names_the_kernels_of_its_queries():
         names = plan.kernels(kinds[plan.kinds[0]])
         assert set(names or ()) <= set(GROUPS), plan.name
     assert set(GRADIENTS) == {kind.__name__ for kind in get_args(Gradient)}
+
+
+def test_a_plan_says_whether_it_asks_for_choices():
+    choosing = {name for name, plan in RECIPES.items() if plan.chooses}
+    assert choosing == {"auto", "dp-xgboost", "dpboost", "para", "seq"}
+    shape = Shape(schema=Schema({"x": (0, 1)}, classes=[0, 1]))
+    # in ε a choice costs what it costs, whatever follows
+    assert {name for name, plan in RECIPES.items() if CHOICES in facts(plan, shape)} == {"auto"}
 
 
 def test_a_stage_that_does_not_say_its_queries_has_all_kernels_compiled():

@@ -212,6 +212,90 @@ def test_choice_epsilon_is_the_worst_two_point_law(price):
         assert max(needed(t, 1.3 * epsilon) for t in np.linspace(0, 1.3 * epsilon, 101)[1:-1]) > mu
 
 
+def two_point(t, epsilon):
+    """Return the losses t and t - ε, and the chances that a law without the row gives them."""
+    low = math.expm1(t) / (math.exp(t) - math.exp(t - epsilon))
+    return np.array([t, t - epsilon]), np.array([1 - low, low])
+
+
+def to_come(x, s, sign=1):
+    """V_s(x) = E(e^(x+Z) - 1)₊ with Z ~ N(-s/2, s), as in docs/privacy.md P8; less e^x - 1 where the sign is -1."""
+    root = math.sqrt(s)
+    above, below = sign * (x / root + root / 2), sign * (x / root - root / 2)
+    return sign * (np.exp(x) * norm.cdf(above) - norm.cdf(below))
+
+
+def beyond_the_filter(epsilon, p, s):
+    """Return how far a choice of bounded range ε exceeds what p of μ² allows with s to come, relative to its worst."""
+    x = np.linspace(-8, 8, 401) * math.sqrt(s) + s / 2
+    sign = np.where(
+        x > 0, -1, 1
+    )  # a loss leaves the mean of e^x - 1 as it is: so nothing large cancels
+    allowed, before = to_come(x, s + p, sign), to_come(x, s, sign)
+    worst = -math.inf
+    for t in np.linspace(0, epsilon, 41)[1:-1]:
+        losses, chances = two_point(t, epsilon)
+        assert chances @ np.exp(losses) == pytest.approx(1)
+        after = sum(q * to_come(x + loss, s, sign) for loss, q in zip(losses, chances, strict=True))
+        worst = max(worst, float(((after - allowed) / (allowed - before).max()).max()))
+    return worst
+
+
+@pytest.mark.parametrize("p", [1e-4, 0.01, 0.3, 3.0])
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 2.0, 8.0, 100.0])
+def test_a_choice_beside_what_follows_keeps_the_filter(p, ratio):
+    """For every two-point law, and so for every law, whatever was released before; and not with 30 % more."""
+    price, after = round(p * PRICE_ONE), round(p * ratio * PRICE_ONE)
+    epsilon = float(accounting.choice_epsilon(price, after))
+    assert beyond_the_filter(epsilon, p, p * ratio) <= 1e-7
+    assert beyond_the_filter(1.3 * epsilon, p, p * ratio) > 0.05
+
+
+@pytest.mark.parametrize(
+    "price", [1, PRICE_ONE // 10**8, PRICE_ONE // 100, PRICE_ONE, 13 * PRICE_ONE]
+)
+def test_what_follows_makes_choices_cheaper(price):
+    """1/p + 1/s = 4/ε², rounded down; by itself a choice costs at most 11/7 of that."""
+    alone = accounting.choice_epsilon(price)
+    assert accounting.choice_epsilon(price, 0) == accounting.choice_epsilon(price, -1) == alone
+    for after in (price // 3, price, 10 * price, 10**6 * price):
+        epsilon = accounting.choice_epsilon(price, after)
+        assert epsilon >= alone
+        if epsilon > alone:
+            unit = Fraction(price * after, (price + after) * PRICE_ONE)
+            assert epsilon**2 / 4 <= unit
+            assert (epsilon * (1 + Fraction(1, 10**12))) ** 2 / 4 > unit
+    by_itself = accounting.mu_of_bounded_range(float(epsilon)) ** 2
+    assert by_itself <= accounting.ALONE * Fraction(price, PRICE_ONE)
+    if price < PRICE_ONE:
+        assert epsilon > 1.24 * alone
+    if price > 12 * PRICE_ONE:  # beyond what is proved
+        assert epsilon == alone
+
+
+@pytest.mark.parametrize("where", [0.3, 0.5, 0.7])
+def test_choices_and_noise_stay_within_the_curve(where):
+    """δ of ten choices, and of noise after them, is below that of all their prices together; not with 30 % more."""
+    n, p, s = 10, 0.02, 0.2
+    total = n * p + s
+
+    def largest(factor):
+        loss, chance = np.zeros(1), np.ones(1)
+        for k in range(n):
+            left = round((total - (k + 1) * p) * PRICE_ONE)
+            epsilon = factor * float(accounting.choice_epsilon(round(p * PRICE_ONE), left))
+            losses, chances = two_point(where * epsilon, epsilon)
+            loss, chance = np.add.outer(loss, losses).ravel(), np.outer(chance, chances).ravel()
+        shares = []
+        for c in (0.0, 0.5, 1.0, 2.0):
+            delta = math.exp(c) * float(chance @ to_come(loss - c, s))
+            shares.append(delta / accounting.delta_of(math.sqrt(total), c))
+        return max(shares)
+
+    assert 0.9 < largest(1.0) < 1
+    assert largest(1.3) > 1.05
+
+
 # an account of pure ε takes fits of pure ε alone
 TAKEN = [(a, p) for a in ("gdp", "zcdp", "pure") for p in (True, False) if p or a != "pure"]
 

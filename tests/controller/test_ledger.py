@@ -2,6 +2,7 @@ import contextlib
 import copy
 import errno
 import gc
+import math
 import os
 import pickle
 import pwd
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +28,7 @@ from dpgb_dask.controller import ledger as ledger_module
 from dpgb_dask.controller import ledger_book, ledger_connections, ledger_files
 from dpgb_dask.controller.accounting import total_price
 from dpgb_dask.controller.ledger import Ledger
-from dpgb_dask.controller.ledger_book import Opened
+from dpgb_dask.controller.ledger_book import CHOICES, Opened
 from dpgb_dask.controller.noise import write_key
 from dpgb_dask.errors import (
     BudgetExceededError,
@@ -220,6 +222,21 @@ def test_settle_charges_opened_rounds_only(ledger):
         controller.release(query("q 2"), raw())
     with pytest.raises(LedgerError, match="SETTLED"):
         controller.finish()
+    ledger.verify()
+
+
+@pytest.mark.parametrize("facts", [{CHOICES: "any"}, {}])
+def test_a_settled_fit_keeps_what_its_choices_cost_by_themselves(ledger, facts):
+    """They were priced beside what would follow, which is given back."""
+    controller = reserve(ledger, facts=facts)
+    controller.bind(1)
+    price = controller.release(query(), raw()).receipt.price
+    stands = math.ceil(price * Fraction(11, 7)) if facts else price
+    assert ledger.settle(controller.fit_id) == stands == ledger.account("a").spent
+    most = reserve(ledger, facts=facts)
+    most.bind(1)
+    most.release(query(price=most.total * 9 // 10), raw())
+    assert ledger.settle(most.fit_id) == (most.total if facts else most.total * 9 // 10)
     ledger.verify()
 
 

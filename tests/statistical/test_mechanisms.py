@@ -12,6 +12,8 @@ from dpgb_dask.contracts.model import Splits
 from dpgb_dask.contracts.plan import Budget
 from dpgb_dask.contracts.queries import PRICE_ONE, ChoiceQuery
 from dpgb_dask.contracts.spending import amplified
+from dpgb_dask.controller.accounting import total_price
+from dpgb_dask.controller.ledger_book import CHOICES
 from dpgb_dask.controller.release import Controller
 from dpgb_dask.kernels import draw
 from dpgb_dask.losses import GRAD_ONE, SquaredGradient
@@ -21,13 +23,14 @@ N = 20_000
 L1 = 6
 
 
-def controller(seed, *, pure=True):
+def controller(seed, *, pure=True, facts=None):
     return Controller.reserve(
         budget=Budget(epsilon=100.0 if pure else 20.0, delta=1e-6),
         plan_digest=b"",
         public_seed=0,
         noise=SeededNoise(seed),
         pure=pure,
+        facts=facts,
     )
 
 
@@ -82,7 +85,7 @@ NODES = 1 << DEPTH
 GAINS = (0.0, 1.0, 2.0, 3.0)
 
 
-def choices(seed, price, *, pure, range_factor=1):
+def choices(seed, price, *, pure, range_factor=1, facts=None):
     """Return NODES · 10 released choices among four splits whose gains, in units of the range, are 0, 1, 2 and 3.
 
     Each has S in one child and -S in the other, at weight 0 and ridge 1: its gain is 2S².
@@ -101,7 +104,7 @@ def choices(seed, price, *, pure, range_factor=1):
         candidate_feature=np.arange(len(GAINS), dtype=np.uint16),
         candidate_bin=np.zeros(len(GAINS), np.uint8), candidate_only=np.zeros(len(GAINS), bool),
     )  # fmt: skip
-    door = controller(seed, pure=pure)
+    door = controller(seed, pure=pure, facts=facts)
     raw = Raw(sums.ravel(), Sensitivity(1, 1, gain_range))
     return np.concatenate([door.release(query, raw).value for _ in range(10)])
 
@@ -124,6 +127,16 @@ def test_choices_of_a_gaussian_plan_have_the_bounded_range_of_their_price():
     # μ = 0.25 buys L(μ/2) = ε/2 with Φ(0.125) = 0.549738
     epsilon = 2 * math.log(0.5497382 / (1 - 0.5497382))
     check_choices(choices(4, PRICE_ONE // 16, pure=False), epsilon)
+
+
+def test_choices_of_a_fit_cost_less_beside_what_follows():
+    # of μ² = 10.5 at ε = 20 ten choices of 1/16 leave over a hundred times that: ε² is nearly 4 times the price
+    seen = choices(4, PRICE_ONE // 16, pure=False, facts={CHOICES: "any"})
+    total = total_price(20.0, 1e-6) / PRICE_ONE
+    check_choices(seen, 2 * math.sqrt(1 / (16 + 1 / (total - 5.5 / 16))))
+    for factor in (0.8, 1.3):
+        with pytest.raises(AssertionError):
+            check_choices(seen, factor * 0.5)
 
 
 @pytest.mark.parametrize("factor", thinned([0.7, 1.3], every=2))

@@ -319,7 +319,8 @@ class Trees(Stage):
     def queries(self) -> tuple[type[Query], ...]:
         """Classes of the queries that it may ask; totally random trees ask for the sums of their leaves alone."""
         if self.split.asks or self.leaf.counts_bins or self.candidates is not None:
-            return TreeSumsQuery, NodeSumsQuery, ChoiceQuery
+            asked = TreeSumsQuery, NodeSumsQuery
+            return (*asked, ChoiceQuery) if self.split.chooses else asked
         return (TreeSumsQuery,)
 
     def brief(self) -> Self:

@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from dpgb_dask.contracts.boundary import Receipt
 from dpgb_dask.contracts.queries import PRICE_ONE, RowDraw
 from dpgb_dask.controller.accounting import (
-    choice_epsilon,
     epsilon_of,
     mu_of_bounded_range,
     mu_of_pure,
@@ -202,6 +201,10 @@ def records_of(
     depends on ε, and there are no records. The releases of a group on a sample become one record, since they share the
     sample.
 
+    A choice of a Gaussian fit is priced beside what may follow it (docs/privacy.md P8), and counts as Gaussian noise of
+    its price, which also bounds its Rényi divergence. That says nothing of a sample: a fit that made one there has no
+    records.
+
     Parameters
     ----------
     receipts : sequence of Receipt
@@ -219,6 +222,8 @@ def records_of(
     for receipt, draw in zip(receipts, draws, strict=True):
         served = schedule
         if draw is not None:
+            if receipt.mechanism == "choice" and not pure and draw.kind == "sample":
+                return None
             served = groups.setdefault(draw.group, {}).setdefault(draw, Counter())
         served[_record(receipt.mechanism, receipt.price, pure)] += 1
     for parts in groups.values():
@@ -239,9 +244,9 @@ def _record(mechanism: str, price: int, pure: bool) -> Release:
     """Turn one release into a record."""
     spare = max(price.bit_length() - PRICE_BITS, 0)
     price = -(-price >> spare) << spare
-    if mechanism == "choice":
-        return Choice(price / PRICE_ONE if pure else choice_epsilon(price))
-    return Laplace(price / PRICE_ONE) if pure else Gaussian(math.sqrt(price / PRICE_ONE))
+    if not pure:
+        return Gaussian(math.sqrt(price / PRICE_ONE))
+    return (Choice if mechanism == "choice" else Laplace)(price / PRICE_ONE)
 
 
 def basic(records: Sequence[Release]) -> float:

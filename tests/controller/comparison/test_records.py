@@ -342,7 +342,7 @@ def test_equal_releases_are_counted_together():
     close(records, [Laplace(0.3, 2), Choice(0.1), Choice(0.2)])
     told = receipts(("gaussian", 0.25), ("choice", 0.25), ("gaussian", 0.25))
     records = records_of(told, [None] * 3, pure=False)
-    close(records, [Gaussian(0.5, 2), Choice(choice_epsilon(PRICE_ONE // 4))])
+    close(records, [Gaussian(0.5, 3)])  # a choice counts as noise of its price
     assert gdp(records, DELTA) == pytest.approx(epsilon_of(math.sqrt(0.75), DELTA), rel=1e-8)
 
 
@@ -385,6 +385,10 @@ def test_a_sample_is_one_release_of_all_that_it_answers():
     close(records_of(told[:1], [first], pure=True), [Laplace(0.3, 1, 0.25)])
     whole = RowDraw("sample", 0, 0, ALL)
     close(records_of(told[:3], [whole] * 3, pure=True), [Laplace(0.3, 2), Choice(0.1)])
+    # of what a choice of a Gaussian fit costs on a sample nothing is known
+    told = receipts(("gaussian", 0.25), ("choice", 0.25))
+    assert records_of(told, [first] * 2, pure=False) is None
+    assert records_of(told, [None, part(2, 0, 0.5)], pure=False) == (Gaussian(0.5, 2),)
 
 
 @pytest.fixture(scope="module")
