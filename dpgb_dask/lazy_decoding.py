@@ -10,7 +10,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Protocol
 
 import dask.array as da
@@ -20,6 +20,7 @@ import xarray as xr
 from dask._task_spec import Alias, DataNode, GraphNode, Task, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
+from dask.dataframe.dask_expr._expr import Blockwise as FrameBlockwise
 from dask.dataframe.dask_expr._expr import Expr, Projection
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import FARTHEST, alike, span_of
 from dpgb_dask.encoding.frames import (
     as_it_is,
+    given_expr,
     is_check,
     is_conversion,
     joining,
@@ -252,11 +254,18 @@ def total_values(data: xr.DataArray) -> Any:
     return total_collection(variable.data)
 
 
-def total_collection(data: Any) -> Any:
-    """Return a collection of Dask or xarray, in whose tasks no value makes Dask or xarray fail; others as they are."""
+def total_collection(data: Any, *, as_given: bool = False) -> Any:
+    """Return a collection of Dask or xarray, in whose tasks no value makes Dask or xarray fail; others as they are.
+
+    Parameters
+    ----------
+    data : any
+    as_given : bool
+        Whether a frame has the values that the user gave (`encoding.frames.as_given`).
+    """
     if isinstance(data, dd.DataFrame | dd.Series):
-        done = type(data.expr) is TotalRows
-        return data if done else type(data)(TotalRows(data.expr))  # type: ignore[no-untyped-call]
+        done = type(data.expr) is TotalRows and data.expr.as_given >= as_given
+        return data if done else type(data)(TotalRows(data.expr, as_given))  # type: ignore[no-untyped-call]
     lazy = isinstance(data, da.Array | xr.DataArray | xr.Dataset) and is_dask_collection(data)
     if not lazy:
         return data
@@ -277,33 +286,46 @@ def total_whole(data: Any) -> Any:
     return total_collection(data)
 
 
-class TotalRows(Expr):
+class TotalRows(FrameBlockwise):
     """A frame or series of Dask whose tasks are looked at once Dask has optimised what they are made by.
 
     What joins partitions, and tasks that the caller has made (`from_delayed`), stand in no expression.
+
+    It depends on the caller's own expression, and has its partitions: so Dask puts what is made of it beside what else
+    is made of that, partition by partition. It would align the two by their index instead, which files start anew.
     """
 
-    _parameters = ["frame"]  # noqa: RUF012 - as Dask declares them
+    _parameters = ["frame", "as_given"]  # noqa: RUF012 - as Dask declares them
+    _defaults = {"as_given": False}  # noqa: RUF012 - as above
 
     @property
     def _meta(self) -> Any:
-        return self.frame._meta  # noqa: SLF001 - Dask's expressions have these names
+        return self._read._meta  # noqa: SLF001 - Dask's expressions have these names
 
     def _divisions(self) -> Any:
         return self.frame.divisions
 
+    @cached_property
+    def _read(self) -> Any:
+        """The expression with the values that the user gave, if it is to have them."""
+        return given_expr(self.frame) if self.as_given else self.frame
+
     def _simplify_up(self, parent: Any, dependents: Any) -> Any:  # noqa: ARG002
         if type(parent) is Projection:  # so that a reader skips columns
             columns = Projection(self.frame, *parent.operands[1:])
-            return type(self)(columns)
+            return type(self)(columns, self.as_given)
         return None
+
+    def _tune_down(self) -> Any:
+        """Return it without what Dask may ask of its readers then, and which values make fail."""
+        return type(self)(self._read) if self.as_given else None
 
     def __dask_graph__(self) -> Any:
         """Return no tasks: there are none before it is lowered, and Dask before 2026 asks whether there may be some."""
         return {}
 
     def _lower(self) -> Any:
-        frame = _bare(self.frame, {}).lower_completely()
+        frame = _bare(self._read, {}).lower_completely()
         nodes = convert_legacy_graph(dict(frame.__dask_graph__()))
         if _total_nodes(nodes) is nodes:
             return frame
@@ -356,7 +378,7 @@ def _bare(node: Any, bare: dict[str, Any]) -> Any:
     name = node._name  # noqa: SLF001 - dask has no public name for it
     if name not in bare:
         if type(node) is TotalRows:
-            bare[name] = _bare(node.frame, bare)
+            bare[name] = _bare(node._read, bare)  # noqa: SLF001 - its own
         else:
             bare[name] = rebuilt(node, lambda below: _bare(below, bare))
     return bare[name]

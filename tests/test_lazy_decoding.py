@@ -364,6 +364,48 @@ def test_what_a_frame_and_what_is_asked_of_it_are_made_of_is_computed_together(m
     pd.testing.assert_frame_equal(whole, plain)
 
 
+FILES = {
+    "fsspec": lambda place: dd.read_parquet(place, filesystem="fsspec"),
+    "arrow": lambda place: dd.read_parquet(place, filesystem="arrow"),
+    "concat": lambda place: dd.concat([dd.read_parquet(f) for f in sorted(place.glob("*.parquet"))]),
+    "text": lambda place: dd.read_csv(str(place / "text" / "*.csv")),
+    "from_map": lambda place: dd.from_map(pd.read_parquet, sorted(place.glob("*.parquet"))),
+    "in memory": lambda place: dd.read_parquet(place).persist(scheduler="sync"),
+    "index anew": lambda place: dd.read_parquet(place).reset_index(drop=True),
+    "filtered": lambda place: dd.read_parquet(place).query("hours > 0.1"),
+    "one more column": lambda place: dd.read_parquet(place).assign(other=1),
+    "again": lambda place: dd.read_parquet(place).repartition(npartitions=2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model_of_hours():
+    return hours()
+
+
+@pytest.mark.parametrize("kept", ["all", "few", "none but what is asked"])
+@pytest.mark.parametrize("made", FILES)
+def test_predictions_stand_beside_their_own_rows(tmp_path, model_of_hours, made, kept):
+    """The index of each file starts at 0, so that Dask may not line them up by it."""
+    rows, clf = model_of_hours
+    rows = rows.assign(name=[f"{k:02}" for k in range(60)], wide="x" * 100)
+    for k in range(6):
+        part = rows[10 * k : 10 * k + 10].reset_index(drop=True)
+        part.to_parquet(tmp_path / f"{k}.parquet")
+        if made == "text":
+            (tmp_path / "text").mkdir(exist_ok=True)
+            part.to_csv(tmp_path / "text" / f"{k}.csv", index=False)
+    frame = FILES[made](tmp_path)
+    X = frame[["hours", "p"]]
+    few = {"all": frame, "few": frame[["name"]], "none but what is asked": X}[kept]
+    with dask.config.set({"scheduler": "sync", "dataframe.parquet.minimum-partition-size": 1}):
+        beside = few.assign(label=clf.predict(X), chance=clf.predict_proba(X)["1"])
+        got, plain = beside.compute(), frame.compute()
+    X = plain[["hours", "p"]]
+    expected = plain[few.columns].assign(label=clf.predict(X), chance=clf.predict_proba(X)[:, 1])
+    pd.testing.assert_frame_equal(got.reset_index(drop=True), expected.reset_index(drop=True))
+
+
 def test_predictions_of_predictions_take_no_twice_as_long_for_each(monkeypatch):
     looks, look = [], lazy_decoding._total_nodes
     monkeypatch.setattr(

@@ -26,6 +26,8 @@ from dask.dataframe.core import apply_and_enforce
 from dask.dataframe.dask_expr._expr import ArrowStringConversion
 from dask.dataframe.dask_expr.io.parquet import (
     _STATS_CACHE,
+    ReadParquet,
+    ReadParquetFSSpec,
     ReadParquetPyarrowFS,
     _extract_stats,
 )
@@ -115,7 +117,12 @@ def as_given(frame: dd.DataFrame | dd.Series) -> Any:
     -------
     Reads the expression and no value.
     """
-    return type(frame)(_given(frame.expr, {}, {}))
+    return type(frame)(given_expr(frame.expr))
+
+
+def given_expr(expr: Any) -> Any:
+    """Return an expression without Dask's own conversion of objects to text, as `as_given`."""
+    return _given(expr, {}, {})
 
 
 def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
@@ -399,6 +406,41 @@ class ParquetOfAnyValues(ReadParquetPyarrowFS):
             return super()._get_lengths()  # type: ignore[no-untyped-call]
         except Exception:
             return None
+
+
+class _NotJoined:
+    """Of a reader of Parquet: each of its partitions stays one, whatever columns are read."""
+
+    _fusion_compression_factor = 1.0
+
+
+class _FilesByArrow(_NotJoined, ParquetOfAnyValues):
+    pass
+
+
+class _Files(_NotJoined, ReadParquetFSSpec):
+    pass
+
+
+def read_alike(*frames: Any) -> list[Any]:
+    """Return frames of which Dask does not join the partitions of one otherwise than those of another.
+
+    The fewer columns it reads of Parquet, the more partitions Dask joins as it optimises. Columns of one table are read
+    together; those of several are joined apart, and rows would no longer lie beside their own targets.
+    """
+    nodes = [
+        node for frame in frames for node in frame.expr.walk() if isinstance(node, ReadParquet)
+    ]
+    if len({node._name for node in nodes}) < 2:  # noqa: SLF001 - dask has no public name for it
+        return [*frames]
+    return [type(frame)(_not_joined(frame.expr)) for frame in frames]
+
+
+def _not_joined(node: Any) -> Any:
+    if isinstance(node, ReadParquet):
+        kind = _FilesByArrow if isinstance(node, ReadParquetPyarrowFS) else _Files
+        return kind(*node.operands)
+    return rebuilt(node, _not_joined)
 
 
 def _statistics_of(files: Sequence[tuple[str, Any]]) -> dict[str, Any]:

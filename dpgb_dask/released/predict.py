@@ -17,7 +17,6 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.encoding.codes import encode
-from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.encoding.structure import (
     check_beside,
     check_columns,
@@ -86,7 +85,7 @@ def _slice(block: Any, part: slice) -> Any:
 
 def as_read(rows: Any) -> Any:
     """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read."""
-    return total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
+    return total_collection(rows, as_given=True)
 
 
 def apply(  # noqa: PLR0911 - one per kind of collection

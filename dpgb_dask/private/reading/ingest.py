@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, as_made, in_partitions, knows_meta
+from dpgb_dask.encoding.frames import as_given, as_made, in_partitions, knows_meta, read_alike
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -579,6 +579,7 @@ def _frame_chunks(x: dd.DataFrame, y: Any, third: _Third, schema: Schema) -> tup
         columns.append(_as_series(third.column, x, third.name))
     rows = rows_of_units if third.name == "unit" else rows_of
     # X and y go into one expression: if Dask optimised them apart, it might split their files differently
+    x, *columns = read_alike(x, *columns)
     packed = dd.map_partitions(
         rows, x, *columns, meta=x._meta, enforce_metadata=False, align_dataframes=False  # noqa: SLF001
     )  # fmt: skip

@@ -237,6 +237,25 @@ def test_folders_in_any_order_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("reader", [{}, {"filesystem": "arrow"}], ids=["fsspec", "arrow"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_columns_that_are_read_apart_keep_their_rows(tmp_path, reader, weighted):
+    """Dask joins the partitions of a table of which it reads few columns, and more of them for one column than two."""
+    for k in range(6):
+        values = {"x": [k / 6] * (k + 1), "age": [k] * (k + 1), "y": [k % 2] * (k + 1)}
+        pq.write_table(pa.table(values), tmp_path / f"{k}.parquet")
+    X, y, weight = (
+        dd.read_parquet(tmp_path, columns=columns, **reader) for columns in (["x", "age"], "y", "x")
+    )
+    with dask.config.set({"dataframe.parquet.minimum-partition-size": 1}):
+        parts = loaded(read_source(X, y, weight if weighted else None, SCHEMA))
+    assert sum(len(part.y) for part in parts) == 21
+    for part in parts:
+        assert np.array_equal(np.ravel(part.y), part.x["age"].to_numpy() % 2)
+        if weighted:
+            assert np.array_equal(np.ravel(part.weight), part.x["x"].to_numpy())
+
+
+@pytest.mark.parametrize("reader", [{}, {"filesystem": "arrow"}], ids=["fsspec", "arrow"])
 def test_one_path_of_two_stores_is_two_files(tmp_path, reader):
     """As of two buckets of one name at two providers."""
     frames = []
