@@ -129,6 +129,10 @@ class LargeDeltaWarning(DPGBWarning):
     """delta is so large, by itself or beside the released number of rows, that the promise may fail for someone."""
 
 
+class MaxWeightWarning(DPGBWarning):
+    """Sample weights are given, and the schema's ``max_weight`` is 1: each weight of 1 or more counts as 1."""
+
+
 class PrivacyLeakWarning(DPGBWarning):
     """An opted-in leak, such as ``schema="infer"``."""
 

@@ -34,6 +34,7 @@ from dpgb_dask.errors import (
     DPGBError,
     FewRowsWarning,
     LargeDeltaWarning,
+    MaxWeightWarning,
     PlanError,
     StructureError,
     UnreadValuesWarning,
@@ -67,6 +68,11 @@ from dpgb_dask.zarr_arrays import lazily
 CHANGED = "the model was changed after its fit, and bands are of the model of the fit"
 GOOD_SCORE_EPSILON = 20.0  # from this ε on, the scores reach what scikit-learn's checks ask for
 CONSTRAINTS = ("monotonic_cst", "interaction_cst")
+WEIGHTS_TO_ONE = (
+    "WEIGHTS COUNT UP TO 1: max_weight=1 of the schema, its default, so that each sample weight of 1 or more counts as"
+    " 1: 10 and 500 weigh the same. Declare the largest weight as max_weight in the schema, from public knowledge."
+    " Weights of at most 1 are unaffected: where all are, ignore this MaxWeightWarning."
+)
 SAVED = (
     "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
     "max_rows_per_unit", "columns", "on_few_rows", *CONSTRAINTS,
@@ -207,6 +213,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             numbers alone.
         LargeDeltaWarning
             If delta is at least 1e-3, before anything is charged; or at least one over the released number of rows.
+        MaxWeightWarning
+            If there are sample weights and the schema's ``max_weight`` is 1, its default, before anything is charged.
 
         Privacy
         -------
@@ -229,6 +237,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         for text in large_delta(budget.delta, plan):
             warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         source = read_source(X, y, weight, schema, schema.unit_id)
+        if weight is not None and not self._infers() and schema.max_weight == 1:
+            warnings.warn(WEIGHTS_TO_ONE, MaxWeightWarning, stacklevel=level_outside())
         with Bar(self.verbose, self.callbacks) as progress:
             result = run_fit(
                 source,

@@ -141,6 +141,7 @@ def test_shares_of_bins_are_of_weight():
     assert upper == pytest.approx([1 / 4, 1 / 2], abs=0.02)
 
 
+@pytest.mark.filterwarnings("ignore::dpgb_dask.MaxWeightWarning")
 def test_small_weights_count_by_their_ratio():
     """Of .0077 and .0039, steps of 1/256 would make 1 and 0."""
     X, y = np.zeros((40_000, 1)), np.arange(40_000) % 2

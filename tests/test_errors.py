@@ -499,7 +499,8 @@ def test_numbered_columns_of_a_partition_are_found_by_their_numbers():
 @pytest.mark.parametrize("name", ["unit", "target", "weight"])
 def test_a_partition_may_lack_the_column_of_units_targets_or_weights(name):
     """As it may lack a feature: its rows then have no unit, no target or no weight, and none ends the fit."""
-    schema = Schema({"a": (0, 1)}, classes=[0, 1], unit_id="unit" if name == "unit" else None)
+    more = {"unit_id": "unit"} if name == "unit" else {"max_weight": 2}
+    schema = Schema({"a": (0, 1)}, classes=[0, 1], **more)
 
     both = pd.DataFrame({"a": np.linspace(0, 1, 30), name: np.arange(30) % 2})
 

@@ -111,6 +111,8 @@ def _public(shape: Shape, seed: int) -> dict[str, Any]:
     mapped = {n: dict(f.mapping) for n, f in schema.features.items() if isinstance(f, Grouped)}
     if mapped:
         public[MAPPINGS] = mapped
+    if shape.weight_bits and schema.unit_id is None and shape.class_weight is None:
+        public["weighted by a column"] = "yes"
     if shape.class_weight is not None:
         weights = zip(target.classes, shape.class_weight, strict=True)
         public["weights of the classes"] = [[label, weight] for label, weight in weights]

@@ -32,6 +32,7 @@ def fitted(X, y, weight=None):
     return DPGBClassifier(recipe="fdp-tr-newton", **OPTIONS).fit(X, y, sample_weight=weight)
 
 
+@pytest.mark.filterwarnings("ignore::dpgb_dask.MaxWeightWarning")
 def test_arrow_tables_are_read_as_pandas_frames_are(table, answers):
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     model, ours = fitted(table, answers), fitted(arrow, pa.array(answers), pa.array(np.ones(300)))

@@ -138,6 +138,7 @@ def test_every_public_fact_of_a_fit_is_in_its_digest(name):
     assert digest(AUTO, replace(shape, **{name: SHAPE_FACTS[name]})) != digest(AUTO, shape)
 
 
+@pytest.mark.filterwarnings("ignore::dpgb_dask.MaxWeightWarning")
 def test_resume_refuses_other_data_or_settings(ledger, rows):
     fit_id, _ = break_off(ledger, rows, 4)
     x, y = rows
