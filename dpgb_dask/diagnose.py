@@ -35,7 +35,7 @@ from dpgb_dask.private.reading.ingest import Inputs, check_inputs, source_of
 from dpgb_dask.private.reading.rows import Source, failed_to_load, line_up
 from dpgb_dask.private.reading.units import distinct_names
 from dpgb_dask.scalars import python_scalar
-from dpgb_dask.values import NO_FORM, cells
+from dpgb_dask.values import EXACT, NO_FORM, cells
 from dpgb_dask.zarr_arrays import arrays_of
 
 LOUD = (
@@ -130,6 +130,8 @@ class Diagnosis:
     bad_weights, without_unit : int or None
         Rows that would get weight 0 because of their weight, or because they have no unit; None if the data have no
         weights, or no units.
+    large_ids : int
+        Of the rows without a unit, those whose id is a number of 2⁵³ or more, or a text that spells one.
     undeclared : tuple of str
         Columns that the schema does not name.
     targets_below, targets_above : int
@@ -161,6 +163,7 @@ class Diagnosis:
     outside_targets: Counted = ()
     unread: int = 0
     forms: tuple[str, ...] = ()
+    large_ids: int = 0
 
     def __str__(self) -> str:
         lines = [LOUD, "", f"rows: {self.n_rows}"]
@@ -189,6 +192,8 @@ class Diagnosis:
                 lines[-1] += f", {self.heavy_weights} above max_weight (those count as it)"
         if self.without_unit is not None:
             lines.append(f"units: {self.without_unit} rows have none (those rows get weight 0)")
+            if self.large_ids:
+                lines[-1] += f", {self.large_ids} of them for {LARGE_IDS}"
         if self.unread:
             lines.append(f"rows: {self.unread} {UNREAD}")
         if self.usable == 0:
@@ -201,6 +206,10 @@ class Diagnosis:
 UNREAD = (
     "without any value that can be read; in a file of text, each line with another number of fields than the first one,"
     " or with an open quote, is one"
+)
+LARGE_IDS = (
+    "an id that is a number of 2**53 or more, or a text that spells one, as 12e34567 does: keep ids as text, and put a"
+    " letter before each"
 )
 NOTHING_USABLE = (
     "NO ROW IS USABLE: none has a known label, and a weight and a unit where it needs them."
@@ -346,6 +355,7 @@ class _Found(NamedTuple):
     bad_weights: int = 0
     heavy_weights: int = 0
     without_unit: int = 0
+    large_ids: int = 0
     unread: int = 0
 
 
@@ -387,7 +397,11 @@ class _Count:
         if rows.unit is not None:
             names, place = distinct_names(rows.unit)
             known = np.array([name is not None for name in names], bool)[place]
-            told |= {"without_unit": int(np.sum(~known))}
+            large = np.abs(numbers(one_column(rows.unit)).astype(np.float64)) >= EXACT
+            told |= {
+                "without_unit": int(np.sum(~known)),
+                "large_ids": int(np.sum(large & ~known)),
+            }
             good &= known
         return _Found(counts, target, len(good), int(np.sum(good)), **told)
 
@@ -507,6 +521,7 @@ def _diagnosis(
         bad_labels=_named(target.values),
         bad_weights=sum(one.bad_weights for one in found) if source.weighted else None,
         without_unit=sum(one.without_unit for one in found) if source.units else None,
+        large_ids=sum(one.large_ids for one in found),
         undeclared=undeclared,
         targets_below=target.below,
         targets_above=target.above,

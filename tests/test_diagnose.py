@@ -4,6 +4,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
@@ -178,6 +179,44 @@ def test_check_counts_weights_and_units(lazy):
     assert (found.bad_weights, found.without_unit, found.usable) == (None, 1, 2)
     with pytest.raises(PlanError, match="unit_id"):
         units.check(frame, y, weight)
+
+
+BIG = 2**53 + 1
+LARGE_IDS = {
+    "int64": np.array([BIG, BIG + 1, 7, 8]),
+    "floats": np.array([BIG, np.inf, np.nan, 8.0]),
+    "nullable": pd.array([BIG, BIG + 1, None, 8], dtype="Int64"),
+    "Arrow": pd.array([BIG, BIG + 1, None, 8], dtype=pd.ArrowDtype(pa.int64())),
+    "objects": np.array([BIG, BIG + 1, None, 8], object),
+    "digits": [str(BIG), f"-{BIG}", None, "8"],
+    "hexadecimal": ["12e34567", "1e234567", None, "12f34567"],
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("ids", LARGE_IDS.values(), ids=LARGE_IDS)
+def test_check_counts_ids_that_are_large_numbers_apart(ids, lazy):
+    frame = pd.DataFrame({"x": 0.5, "person": ids})
+    y = pd.Series([0, 1, 0, 1])
+    if lazy:
+        frame, y = (dd.from_pandas(part, npartitions=2) for part in (frame, y))
+    found = Schema({"x": (0, 1)}, classes=[0, 1], unit_id="person").check(frame, y)
+    assert found.large_ids == 2
+    assert ", 2 of them for an id that is a number of 2**53 or more" in str(found)
+
+
+def test_ids_with_a_letter_before_them_are_units():
+    ids = pd.Series(LARGE_IDS["hexadecimal"], dtype="string")
+    frame = pd.DataFrame({"x": 0.5, "person": "p" + ids})
+    found = Schema({"x": (0, 1)}, classes=[0, 1], unit_id="person").check(frame, [0, 1, 0, 1])
+    assert (found.without_unit, found.large_ids) == (1, 0)  # one is missing, and stays so
+
+
+def test_the_command_keeps_large_whole_numbers_as_ids(tmp_path, capsys):
+    Schema({"x": (0, 1)}, classes=[0, 1], target="y", unit_id="id").save(tmp_path / "s.json")
+    (tmp_path / "d.csv").write_text(f"x,y,id\n0,0,{BIG}\n0,1,{BIG + 1}\n1,1,12e34567\n")
+    assert main(["check", str(tmp_path / "d.csv"), "--schema", str(tmp_path / "s.json")]) == 0
+    assert "units: 0 rows have none" in capsys.readouterr().out
 
 
 def test_check_takes_columns_as_fit_does(tmp_path):

@@ -151,7 +151,8 @@ def _causes_of_few_rows(shape: Shape) -> tuple[list[str], str]:
     ]
     if unit is not None:
         causes += [
-            f"values of {unit!r} cannot be read, which leaves their rows out",
+            f"values of {unit!r} cannot be read, or are or spell numbers of 2**53 or more, as 12e34567 does (put a"
+            " letter before ids), which leaves their rows out",
             f"few units share the rows, as all rows of one {unit!r} together weigh at most max_rows_per_unit",
         ]
         return causes, "model.schema_.check(X, y)"

@@ -125,7 +125,7 @@ CAUSES = {
     ),
     "units that cannot be read": (
         {"schema": UNITS}, {"person": np.nan}, None,
-        ["values of 'person' cannot be read"], r"model\.schema_\.check\(X, y\)",
+        ["values of 'person' cannot be read", "or spell numbers of 2**53 or more"], r"model\.schema_\.check\(X, y\)",
     ),
     "one unit": (
         {"unit_id": "person"}, {"person": 7}, None,
