@@ -40,6 +40,9 @@ BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
 COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
+# under a decimal comma it marks thousands
+POINT_NUMBER = re.compile(COMMA_NUMBER.pattern.replace(",", r"\."))
+SWAPPED = str.maketrans(",.", ".,")
 MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
 HINT = "Give a file of delimited text, or a pattern of such files."
 # every ASCII byte, and sequences that start an escape in encodings with escapes
@@ -83,8 +86,9 @@ def read_csv(
         None: quotes have no special meaning.
     decimal : {".", ","}
         What stands before a number's decimals. A comma, which the delimiter must not be then: each field that spells a
-        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column. Others stay as they are:
-        with marks between thousands, ``1.234,5`` is no number, and ``1.234`` is less than 2.
+        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column, and each that would spell
+        one with a point, such as ``1.234``, where the point may mark thousands, as the text ``1,234``, which is no
+        number. Others stay as they are, such as ``1.234,5``, which is no number either.
     blocksize : int
         Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional
@@ -358,7 +362,11 @@ class Form:
         fields = self._cut(line)
         if fields is None or self.decimal == ".":
             return fields
-        return [x.replace(",", ".") if COMMA_NUMBER.fullmatch(x) else x for x in fields]
+        # 1.234 becomes 1,234, which is no number, as different texts have to stay different
+        return [
+            x.translate(SWAPPED) if COMMA_NUMBER.fullmatch(x) or POINT_NUMBER.fullmatch(x) else x
+            for x in fields
+        ]
 
     def _cut(self, line: bytes) -> Sequence[str] | None:
         """Return the fields as they stand in the line."""

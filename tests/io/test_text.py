@@ -14,6 +14,7 @@ import pytest
 from odd_lines import BAD_LINES, ODD_LINES
 from thinned import thinned
 
+from dpgb_dask import Schema
 from dpgb_dask.errors import StructureError
 from dpgb_dask.io import read_csv
 from dpgb_dask.io.text import Form
@@ -143,9 +144,12 @@ def test_numbers_with_a_decimal_comma(tmp_path):
     lines = {
         b"1,5;-0,25;+7,;,5": ["1.5", "-0.25", "+7.", ".5"],
         b"1,5e3; 2,0 ;-,5E-2;3": ["1.5e3", " 2.0 ", "-.5E-2", "3"],
-        '"1,5";4.5;\xa01,5;,'.encode("latin-1"): ["1.5", "4.5", "\xa01.5", ","],
+        '"1,5";45;\xa01,5;,'.encode("latin-1"): ["1.5", "45", "\xa01.5", ","],
+        # with a point it may be of thousands: no number
+        b"1.234;-4.5;1.;+.5e3": ["1,234", "-4,5", "1,", "+,5e3"],
         # no numbers: marks of thousands, lists, text
         b"1.234,5;1,234,5;a,5;1,5e": ["1.234,5", "1,234,5", "a,5", "1,5e"],
+        b"1.234.567;31.12.2024;a.5;2024-12-31 10:00:00.5": None,
         "1,5€;1,5e1,5;--1,5;1,5 2".encode("cp1256"): None,
     }
     path = write(tmp_path, b"a,5;1,5;c;d", *lines)
@@ -159,6 +163,13 @@ def test_numbers_with_a_decimal_comma(tmp_path):
     for delimiter, decimal in ((",", ","), (";", ";"), (";", ""), (";", None), (";", "٫")):
         with pytest.raises(StructureError, match="decimal="):
             read_csv(path, delimiter=delimiter, decimal=decimal)
+
+
+def test_under_a_decimal_comma_a_number_with_a_point_is_missing(tmp_path):
+    path = write(tmp_path, b"pay;y", b"1.234;0", b"1234,5;1", b"1.5;1")
+    schema = Schema({"pay": (0, 5000)}, classes=[0, 1], target="y")
+    (pay,) = schema.check(read_csv(path, delimiter=";", decimal=",")).columns
+    assert (pay.missing, pay.values) == (2, (("'1,234'", 1), ("'1,5'", 1)))
 
 
 def test_byte_order_marks_line_ends_and_blank_lines(tmp_path):
