@@ -126,7 +126,8 @@ class SchemaDraft(Mapping[str, Any]):
         features : mapping of str to feature
             As for `Schema`; features of the draft that are not named here stay as they are.
         classes, target_bounds, target, ignore, max_weight, unit_id
-            As for `Schema`. The target, ignored columns and the unit are then no features.
+            As for `Schema`. The target, ignored columns and the unit are then no features. Without ``unit_id`` the unit
+            is the draft's, if it names one.
 
         Raises
         ------
@@ -151,6 +152,7 @@ class SchemaDraft(Mapping[str, Any]):
             numeric = made.type == "numeric"
             own = {"low": made.low, "high": made.high} if numeric else {"classes": made.classes}
             facts |= {"type": made.type, **own}
+        unit_id = self._data.get("unit_id") if unit_id is None else unit_id
         check_unit_id(unit_id)
         ignored = names_ignored(ignore)
         others = {facts.get("name"), unit_id, *ignored}
@@ -218,18 +220,20 @@ class SchemaDraft(Mapping[str, Any]):
         return html_table(self._title(), rows, ("of", "open") if rows else ())
 
 
-def draft(source: Any, *, target: str | None = None, header: bool = False) -> SchemaDraft:
+def draft(
+    source: Any, *, target: str | None = None, unit_id: str | None = None, header: bool = False
+) -> SchemaDraft:
     """Return the draft of a schema; see `Schema.draft`."""
     check_flag("header", header, StructureError)
     names: Sequence[Any] | None
     if hasattr(source, "names") and hasattr(source, "types"):  # an Arrow schema
-        return of_types(dict(zip(source.names, source.types, strict=True)), target)
+        return of_types(dict(zip(source.names, source.types, strict=True)), target, unit_id)
     if isinstance(source, zarr.Array):
         names = default_names(_width(source))
-        return of_types(dict.fromkeys(names, from_zarr(source).dtype), target)
+        return of_types(dict.fromkeys(names, from_zarr(source).dtype), target, unit_id)
     if isinstance(source, zarr.Group):
         types = {name: from_zarr(array).dtype for name, array in arrays_of(source).items()}
-        return of_types(types, target)
+        return of_types(types, target, unit_id)
     # the types of an Arrow table in memory, too, may have been inferred from values
     names = getattr(source, "column_names", None) or names_of(source)
     if names is None:
@@ -242,7 +246,7 @@ def draft(source: Any, *, target: str | None = None, header: bool = False) -> Sc
         names = default_names(_width(source))
     texts = [str(name) for name in names]
     _refuse_values(texts, header=header)
-    return of_types(dict.fromkeys(texts), target)
+    return of_types(dict.fromkeys(texts), target, unit_id)
 
 
 def _refuse_values(names: Sequence[str], *, header: bool) -> None:
@@ -279,23 +283,33 @@ def _width(source: Any) -> int:
     return int(source.shape[1])
 
 
-def of_types(types: Mapping[str, Any], target: str | None) -> SchemaDraft:
+def of_types(
+    types: Mapping[str, Any], target: str | None, unit_id: str | None = None
+) -> SchemaDraft:
     """Return a draft of columns with declared types; None for a type that nobody declared."""
-    if target is not None and column_name(target) not in types:
-        hint = (
-            f" {ONE_COLUMN}"
-            if len(types) == 1
-            else did_you_mean(target, types) or " Name one that is."
-        )
-        raise SchemaError(f"target={target!r} is no column of the data.{hint}")
-    features = {name: of_type(dtype) for name, dtype in types.items() if name != target}
+    check_unit_id(unit_id)
+    for word, name in (("target", target), ("unit_id", unit_id)):
+        if name is not None and column_name(name) not in types:
+            hint = (
+                f" {ONE_COLUMN}"
+                if len(types) == 1
+                else did_you_mean(name, types) or " Name one that is."
+            )
+            raise SchemaError(f"{word}={name!r} is no column of the data.{hint}")
+    if target is not None and target == unit_id:
+        raise SchemaError(f"target={target!r} is the unit_id too. Name another column as one.")
+    features = {
+        name: of_type(dtype) for name, dtype in types.items() if name not in (target, unit_id)
+    }
     blanks = {key: _blank(text) for key, text in TARGET_BLANKS.items()}
     if target is not None:
         blanks["name"] = target
         if _name_of(types[target]).startswith("bool"):
             blanks = {"name": target, "type": "binary", "classes": _blank(TRUTH_BLANK)}
+    named = {} if unit_id is None else {"unit_id": unit_id}
     return SchemaDraft(
         {"version": VERSION, "features": features, "target": blanks, "ignore": [], "max_weight": 1}
+        | named
     )
 
 

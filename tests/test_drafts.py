@@ -94,6 +94,26 @@ def test_a_target_of_truth_values_is_binary_and_its_labels_are_explained():
     assert Schema.from_dict(filled).target.classes == (False, True)
 
 
+def test_a_draft_names_the_unit_which_is_no_feature():
+    draft = Schema.draft(TABLE.schema, target="y", unit_id="job")
+    assert draft["unit_id"] == "job"
+    assert "job" not in draft["features"]
+    assert "unit_id" not in Schema.draft(TABLE.schema, target="y")
+    assert '"unit_id": "COLUMN"' in " ".join(Schema.draft(TABLE.schema)["draft"])
+    for unit, said in (
+        ("jo", "unit_id='jo' is no column of the data"),
+        ("y", "is the unit_id too"),
+    ):
+        with pytest.raises(SchemaError, match=said):
+            Schema.draft(TABLE.schema, target="y", unit_id=unit)
+
+
+def test_fill_keeps_the_unit_of_a_draft():
+    frame = pd.DataFrame({"x": [0.5], "who": ["a"], "y": [1]})
+    filled = Schema.draft(frame, target="y", unit_id="who").fill({"x": (0, 1)}, classes=[0, 1])
+    assert filled == Schema({"x": (0, 1)}, classes=[0, 1], target="y", unit_id="who")
+
+
 def in_memory():
     frame = pd.DataFrame({"age": [41, 7], "when": pd.to_datetime(["2020-01-01", None])})
     yield frame

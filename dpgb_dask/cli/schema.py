@@ -50,14 +50,18 @@ def _draft(options: argparse.Namespace) -> drafts.SchemaDraft:
         if is_zarr(path):
             store: Any = zarr.open(path, mode="r")
             columns = arrays_of(store) if isinstance(store, zarr.Group) else {}
-            return drafts.draft(columns.get("X", store), target=options.target)
+            return drafts.draft(
+                columns.get("X", store), target=options.target, unit_id=options.unit
+            )
         frame = open_names(options)
         if frame is not None:
-            return drafts.draft(frame, target=options.target, header=options.header)
+            return drafts.draft(
+                frame, target=options.target, unit_id=options.unit, header=options.header
+            )
         table = read_parquet(path, "pyarrow")
         types = {
             n: None if n in table.folders else t
             for n, t in table.frame.dtypes.items()
-            if n not in table.stored
+            if n not in table.stored or n == options.unit
         }
-        return drafts.of_types(types, options.target)
+        return drafts.of_types(types, options.target, options.unit)

@@ -16,7 +16,10 @@ NOTICE = [
     "Fill them in from public knowledge (a law, a form, a code book), never by looking at the data.",
     "Names, and types where a file declares them, are the data's structure; nothing else was read. In a file of text,"
     " names are the first line: check that it is a header and not a person, and that no name comes from values.",
-    f"Dates are read as parts: any of {', '.join(PARTS)}. Each part costs as much privacy as a feature.",
+    f"Dates are read as parts: any of {', '.join(PARTS)}. Each part costs as much privacy as a feature."
+    " Times with a zone count in UTC; for local days drop the zone first, in pandas by dt.tz_localize(None).",
+    'If somebody may have several rows, add "unit_id": "COLUMN", the column whose values tell people apart; it is then'
+    " no feature. Without it the promise is for one row, and not for all rows of a person.",
     "Remove columns that are no features; those that are in the data all the same go into 'ignore'.",
 ]
 # facts that a feature needs, and those of a target, by type

@@ -411,7 +411,14 @@ class Schema:
 
     @classmethod
     @spoken
-    def draft(cls, source: Any, *, target: str | None = None, header: bool = False) -> Any:
+    def draft(
+        cls,
+        source: Any,
+        *,
+        target: str | None = None,
+        unit_id: str | None = None,
+        header: bool = False,
+    ) -> Any:
         """Return the draft of a schema for data whose public facts are not written down yet.
 
         Parameters
@@ -422,6 +429,8 @@ class Schema:
             their types come from values. No value and no statistic of values is read.
         target : str, optional
             Column to predict; it is then no feature.
+        unit_id : str, optional
+            Column that names a row's unit, such as a person; it is then no feature.
         header : bool
             Whether names that look like values are public names all the same. Otherwise they are refused where there
             are names alone, which may come from rows.
@@ -434,7 +443,7 @@ class Schema:
         Raises
         ------
         SchemaError
-            If ``target`` is no column.
+            If ``target`` or ``unit_id`` is no column, or both are the same.
         StructureError
             If the source is nothing that ``fit`` takes, two columns have one name, or a name looks like a value.
 
@@ -444,7 +453,7 @@ class Schema:
         and of a pivoted table, are values. Whoever publishes a draft checks them.
         """
         drafts = import_module("dpgb_dask.drafts")  # by its name, as below: it opens files
-        return drafts.draft(source, target=target, header=header)
+        return drafts.draft(source, target=target, unit_id=unit_id, header=header)
 
     @spoken
     def check(

@@ -176,3 +176,16 @@ def test_zarr_of_xarray_has_the_types_that_it_stands_for_and_no_coordinates(tmp_
     features = json.loads((tmp_path / "d.json").read_text())["features"]
     types = {name: (feature["type"], feature.get("integer")) for name, feature in features.items()}
     assert types == {"age": ("numeric", False), "when": ("datetime", None)}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "zarr"])
+def test_a_draft_names_its_unit(kind, place, capsys):
+    assert run("schema", place / f"people.{kind}", "--target", "target", "--unit", "color") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["unit_id"] == "color"
+    assert "color" not in facts["features"]
+    assert run("schema", place / f"people.{kind}", "--unit", "colour") == 1
+    assert (
+        "unit_id='colour' is no column of the data. Did you mean 'color'?"
+        in capsys.readouterr().err
+    )

@@ -17,6 +17,10 @@ def add(commands: Any) -> None:
     schema = command(commands, "schema", text, "schema.run", example, NOTES)
     schema.add_argument("data", help=DATA)
     schema.add_argument("--target", help="column to predict; it is then no feature")
+    schema.add_argument(
+        "--unit",
+        help="column whose values tell people apart, where somebody may have several rows; it is then no feature",
+    )
     schema.add_argument("--out", type=local_file, help="file to write (default: standard output)")
     schema.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     schema.add_argument(
