@@ -228,6 +228,12 @@ def test_the_report_tells_every_kind_in_words(reference):
     assert reference.privacy_report_.to_dict()["public"]["mappings"] == {"zip": CITIES}
 
 
+def test_the_report_has_no_share_of_other_values_of_a_hash(reference):
+    shares = reference.privacy_report_.shares
+    assert set(shares["shop"]) == {"missing"}
+    assert set(shares["zip"]) == {"missing", "other"}
+
+
 def test_the_owner_s_check_counts_every_kind():
     frame, _ = some_rows()
     early = frame["when"][2:] < "2019-06-01"

@@ -32,7 +32,8 @@ SPREAD = (
     "± one standard deviation of the noise, which can take a share below 0. Explanations show other numbers: there none"
     " is below 0, and the bins of a feature, each with its noise, are divided by their sum."
 )
-MAPPINGS = "mappings"  # the public facts that are printed group by group
+MAPPINGS = "mappings"  # the public facts that are printed last, group by group
+MOST_MAPPED = 200  # most values of a mapping that are printed; the schema has all of any
 ONE_ROW = "add or remove one row"  # the relation of a fit without a unit column
 ACCOUNTANTS = {
     "pld": "PLD", "rdp": "RDP", "zcdp": "zCDP", "gdp": "GDP", "basic": "basic composition",
@@ -82,6 +83,7 @@ def sections(report: Any) -> tuple[Section, ...]:
         *_listed("Changes after the fit", report.edits or ("none",)),
         *_digests(report),
         Section("What this report is not", (Words(OUTSIDE), Words(EVIDENCE))),
+        *_mappings(report),
     )
 
 
@@ -272,14 +274,29 @@ def _digests(report: Any) -> list[Section]:
 def _public(facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for name, value in facts.items():
         if name == MAPPINGS:
-            for feature, mapping in value.items():
-                yield f"groups of {feature}", ""
-                yield from ((f"  {group}", ", ".join(own)) for group, own in _grouped(mapping))
-        elif isinstance(value, Mapping):
+            continue
+        if isinstance(value, Mapping):
             yield name, ""
             yield from ((f"  {key}", _fact(item)) for key, item in value.items())
         else:
             yield name, _fact(value)
+
+
+def _mappings(report: Any) -> list[Section]:
+    """Return the public mappings: the values of each group, or of a long one how many there are."""
+    rows: list[tuple[str, str]] = []
+    for feature, mapping in report.public.get(MAPPINGS, {}).items():
+        groups = dict(_grouped(mapping))
+        if len(mapping) <= MOST_MAPPED:
+            rows += [(f"groups of {feature}", "")]
+            rows += [(f"  {group}", ", ".join(own)) for group, own in groups.items()]
+            continue
+        digest = report.digests.get("schema")
+        found = f"{len(mapping):,} values in {len(groups)} groups, which the schema lists"
+        rows.append(
+            (f"groups of {feature}", found if digest is None else f"{found} (SHA-256 {digest})")
+        )
+    return [Section("Mappings taken as public", (FactRows(tuple(rows)),))] if rows else []
 
 
 def _grouped(mapping: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:

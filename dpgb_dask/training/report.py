@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpgb_dask.contracts.boundary import Receipt
-from dpgb_dask.contracts.features import Grouped, in_words
+from dpgb_dask.contracts.features import Grouped, Hashed, in_words
 from dpgb_dask.contracts.plan import Budget, NoisyCount, Plan, Shape, Unread
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.controller import account_units, accounting
@@ -204,8 +204,11 @@ def _shares(result: FitResult, schema: Schema) -> dict[str, dict[str, list[float
     if count is None or count.is_few:  # a ratio of noise means nothing
         return {}
     out = {}
-    for name, cells in zip(schema.encoded_names, result.unread, strict=False):
-        found = {"missing": cells.missing, "other": cells.other}
+    named = zip(schema.encoded_names, schema.sources, result.unread, strict=False)
+    for name, source, cells in named:
+        # a hash has a bucket for any value
+        hashed = isinstance(schema.features[source], Hashed)
+        found = {"missing": cells.missing, "other": None if hashed else cells.other}
         out[name] = {
             what: _share(rows, cells, count) for what, rows in found.items() if rows is not None
         }

@@ -186,6 +186,5 @@ def test_a_draft_names_its_unit(kind, place, capsys):
     assert "color" not in facts["features"]
     assert run("schema", place / f"people.{kind}", "--unit", "colour") == 1
     assert (
-        "unit_id='colour' is no column of the data. Did you mean 'color'?"
-        in capsys.readouterr().err
+        "--unit='colour' is no column of the data. Did you mean 'color'?" in capsys.readouterr().err
     )

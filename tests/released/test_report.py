@@ -143,6 +143,19 @@ def test_report_bounds_a_guess(epsilon, report):
     assert "times as likely" in str(replace(report, epsilon=1e4, mu=1e3))  # nothing overflows
 
 
+def test_report_lists_mappings_last_and_counts_long_ones(report):
+    codes = {f"code {k}": f"group {k % 3}" for k in range(201)}
+    public = report.public | {"mappings": {"zip": {"10115": "east"}, "icd": codes}}
+    told = replace(report, public=public, digests={"schema": "0123"})
+    for whole in (str(told), html.unescape(told.to_html())):
+        text = " ".join(whole.partition("What this report is not")[2].split())
+        assert "east" in text
+        assert "10115" in text
+        assert "201 values in 3 groups, which the schema lists (SHA-256 0123)" in text
+        assert "code 7" not in text
+    assert "code 200" in told.to_json()
+
+
 def test_report_leaves_nothing_out(report):
     """Every fact is in the text, the notebook's part, the page and the JSON, however many and however long they are."""
     labels = [f"label number {k} of a long list" for k in range(250)]
