@@ -4,8 +4,9 @@ Nothing here is private. A fit under a declared schema never calls this module.
 """
 # ruff: noqa: N803 - X is scikit-learn's name
 
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -20,7 +21,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpgb_dask.clients import compute
-from dpgb_dask.contracts.features import Categorical, Datetime, Numeric
+from dpgb_dask.contracts.features import Categorical, Datetime, Grouped, Numeric
 from dpgb_dask.contracts.model import FeatureBins
 from dpgb_dask.contracts.plan import weight_bits_for
 from dpgb_dask.contracts.schema import Schema, Target
@@ -211,6 +212,7 @@ LARGE_IDS = (
     "an id that is a number of 2**53 or more, or a text that spells one, as 12e34567 does: keep ids as text, and put a"
     " letter before each"
 )
+OTHER_FORM = " in another Unicode form than declared"
 NOTHING_USABLE = (
     "NO ROW IS USABLE: none has a known label, and a weight and a unit where it needs them."
 )
@@ -416,7 +418,11 @@ class _Count:
             return _Counts(
                 missing=int(np.sum(missing)),
                 unknown=int(np.sum(other)),
-                values=_most_frequent(column, other),
+                values=_most_frequent(
+                    column,
+                    other,
+                    dict(feature.mapping) if isinstance(feature, Grouped) else own.categories,
+                ),
             )
         read = numbers(column).astype(np.float64)
         fractional = np.sum(np.isfinite(read) & (read != np.floor(read))) if feature.integer else 0
@@ -426,7 +432,9 @@ class _Count:
     def _target(self, read: NDArray[Any], valid: NDArray[np.bool_], given: NDArray[Any]) -> _Counts:
         target = self.schema.target
         if target.type != "numeric":
-            return _Counts(missing=int(np.sum(~valid)), values=_most_frequent(given, ~valid))
+            return _Counts(
+                missing=int(np.sum(~valid)), values=_most_frequent(given, ~valid, target.classes)
+            )
         return _of_numbers(read, target.low, target.high, given)
 
 
@@ -456,17 +464,29 @@ def _too_wide(seen: tuple[float, float]) -> str:
     )
 
 
-def _most_frequent(column: Any, chosen: NDArray[np.bool_]) -> Counter[str]:
-    """Count the values of some rows, as text, without missing values."""
+def _most_frequent(
+    column: Any, chosen: NDArray[np.bool_], declared: Iterable[Any] = ()
+) -> Counter[str]:
+    """Count the values of some rows, as text, without missing values; say which look like a declared one.
+
+    These have the same characters composed otherwise, such as é of one code point and of two.
+    """
+    alike = {_composed(value) for value in declared if isinstance(value, str)}
     # not by a series' own selection, which pandas lacks for numbers of another byte order
     given = objects(getattr(column, "array", column)[np.flatnonzero(chosen)])
     forms = cells(given)
     told = (
-        _shown(value) if form is not NO_FORM else f"<{type(value).__name__}>"  # may be too large
+        _shown(value) + OTHER_FORM * (isinstance(form, str) and _composed(form) in alike)
+        if form is not NO_FORM
+        else f"<{type(value).__name__}>"  # may be too large
         for value, form in zip(given, forms, strict=True)
         if form is not None
     )
     return Counter(dict(Counter(told).most_common(MOST_KEPT)))
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def _shown(value: Any) -> str:

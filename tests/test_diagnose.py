@@ -181,6 +181,19 @@ def test_check_counts_weights_and_units(lazy):
         units.check(frame, y, weight)
 
 
+@pytest.mark.parametrize(
+    "feature", [["Zürich", "Bern"], {"from": {"Zürich": "east", "Bern": "west"}}]
+)
+def test_check_says_that_a_text_is_in_another_unicode_form(feature):
+    towns = ["Zu\u0308rich", "Zurich", "Bern"]
+    schema = Schema({"town": feature}, classes=["ä", "b"])
+    found = schema.check(pd.DataFrame({"town": towns}), ["a\u0308", "b", "c"])
+    (told,) = [line for line in str(found).splitlines() if "town" in line]
+    assert "rich' in another Unicode form than declared (1 times)" in told
+    assert "'Zurich' (1 times)" in told
+    assert found.bad_labels == (("'a\u0308' in another Unicode form than declared", 1), ("'c'", 1))
+
+
 BIG = 2**53 + 1
 LARGE_IDS = {
     "int64": np.array([BIG, BIG + 1, 7, 8]),
