@@ -16,6 +16,7 @@ from dpgb_dask.errors import ChunkError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
 from dpgb_dask.io.layout import CHECKED
 from dpgb_dask.io.opening import is_dataset, not_kept
+from dpgb_dask.io.rows import _categorical
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
@@ -188,6 +189,20 @@ def test_other_shards_of_format_1_are_noticed(shards, of_format_1, tmp_path):
     of_format_1.create_array("y", data=y, chunks=chunks, shards=shards and chunks)
     with pytest.raises(StructureError, match="is damaged"):
         open_dataset(tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("version", [0, True, "1", 1.0])
+def test_a_format_that_never_was_is_damage(version, of_format_1, tmp_path):
+    of_format_1.attrs["dpgb_dask"] = of_format_1.attrs["dpgb_dask"] | {"format": version}
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+def test_a_category_that_is_missing_shifts_no_other():
+    """Schemas of version 0.2 may have one."""
+    read = _categorical(np.arange(4), (None, "a"))
+    assert read.codes.tolist() == [-1, 0, 1, -1]
+    assert read.categories.tolist() == ["a", "<other>"]
 
 
 def test_a_newer_format_is_refused(tmp_path):

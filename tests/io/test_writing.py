@@ -80,6 +80,14 @@ def test_every_type_of_matrix_gives_the_same_model(dtype, tmp_path):
     assert data.X.dtype == np.dtype(dtype).newbyteorder("=")
 
 
+def test_numbers_longer_than_zarr_has_are_stored_as_floats(tmp_path):
+    X, y = (part.astype(np.longdouble) for part in some_rows())
+    write_dataset(tmp_path / "d.zarr", X, y, schema=SCHEMA)
+    data = open_dataset(tmp_path / "d.zarr")
+    np.testing.assert_array_equal(data.X.compute(), X.astype(np.float64))
+    assert data.X.dtype == data.y.dtype == np.float64
+
+
 def tables(features, labels):
     """A frame with text, in every kind of table."""
     text = features.astype({"color": "str"})
@@ -918,9 +926,10 @@ def test_masked_units_are_none(tmp_path, binary_schema, features, labels):
     assert got[9] == "sp9"
 
 
-def test_wrong_chunk_sizes_stop(tmp_path):
-    x = da.from_delayed(delayed(np.zeros)((400, 4)), (500, 4), np.float64)
-    y = da.from_delayed(delayed(np.zeros)(400), (500,), np.float64)
+@pytest.mark.parametrize("n", [400, 600])
+def test_wrong_chunk_sizes_stop(n, tmp_path):
+    x = da.from_delayed(delayed(np.zeros)((n, 4)), (500, 4), np.float64)
+    y = da.from_delayed(delayed(np.zeros)(n), (500,), np.float64)
     with pytest.raises(StructureError, match="another number of rows") as caught:
         write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
     assert "00" not in str(caught.value)

@@ -268,6 +268,13 @@ def test_equal_values_are_one_unit(equal):
     assert len(np.unique(hash_units(objects(equal), KEY))) == 1
 
 
+def test_an_exact_id_is_not_taken_for_a_text_beside_it():
+    exact, rounded = ExactId(2**53), str(2**53)
+    for column in ([exact, rounded], [rounded, exact]):
+        named = hash_units(objects(column), KEY) != NO_UNIT
+        assert named.tolist() == [value is exact for value in column]
+
+
 def test_times_name_the_same_unit_in_any_type():
     columns = [np.array(["2020-01-01", "NaT"], f"datetime64[{u}]") for u in ("D", "s", "us", "ns")]
     columns += [pd.Series(columns[1]), pd.Series(columns[3]), pd.Series(columns[3]).astype(object)]
