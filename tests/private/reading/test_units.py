@@ -200,7 +200,10 @@ NAMES = [
     *("a", 1, 0.5, np.float32(0.1), 0.1, 2**53 - 1, 1 - 2**53, 1e-300),
     *(fractions.Fraction(1, 3), (1,), (1, 2), (12,), ("x",), ((1,),), datetime.time(12, 30)),
     *(datetime.date(2020, 1, 1), np.datetime64("2020-01-02"), pd.Timestamp(1), uuid.UUID(int=1)),
-    *map(ExactId, (2**53, 2**53 + 1, -(2**53), 10**4000, "1e18", "1e400", "inf")),
+    *map(
+        ExactId,
+        (2**53, 2**53 + 1, -(2**53), 10**4000, "7" * 5000, "1e18", "1e400", "1e+400", "inf"),
+    ),
 ]
 NO_NAMES = [
     *(None, NAN, pd.NA, pd.NaT, UNITLESS, decimal.Decimal("NaN"), (None, 1), [1], {}),
