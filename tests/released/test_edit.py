@@ -92,7 +92,8 @@ def test_monotone_orders_tables_pairs_and_trees(model):
 
 @pytest.mark.parametrize(
     ("low", "high", "steps"),
-    [(-0.1, 0.1, (-6553, 6553)), (-0.5, 0.5, (-32768, 32768)), (0.1, 0.1, (6554, 6554)), (0.100002, 0.1, None)],
+    [(-0.1, 0.1, (-6553, 6553)), (-0.5, 0.5, (-32768, 32768)), (0.1, 0.1, (6554, 6554)),
+     (6553.3 / 65536, 6554 / 65536, (6554, 6554)), (0.100002, 0.1, None)],
 )  # fmt: skip
 @pytest.mark.parametrize("model", [DPGBClassifier], indirect=True)
 def test_a_clamp_is_of_whole_steps_within_its_bounds(model, low, high, steps):
@@ -121,6 +122,10 @@ def test_clamp_moves_only_what_lies_beyond(model):
     here = codes[0] <= np.searchsorted(edges, 20)
     moved_there = scores(part.model_, codes) - scores(model.model_, codes)
     np.testing.assert_array_equal(moved_there, np.where(here, moved, 0))
+    raised = model.edit().clamp("age", low=5.0, where=(5, 20)).done()
+    changed = scores(raised.model_, codes) != scores(model.model_, codes)
+    first, last = np.searchsorted(edges, (5, 20))
+    assert set(codes[0][changed]) == set(range(first, last + 1))
     jobs = model.edit().clamp("job", high=0.0, where=["office"]).done()
     office = model.model_.bins[2].cell_to_bin[2]
     changed = scores(jobs.model_, codes) != scores(model.model_, codes)
