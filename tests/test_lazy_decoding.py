@@ -349,6 +349,12 @@ def test_partitions_of_a_frame_are_joined_to_one(n_partitions, chosen):
     pd.testing.assert_frame_equal(total_whole(part).compute(), part.compute())
 
 
+def test_partitions_whose_categories_are_of_unlike_types_are_joined():
+    parts = [pd.DataFrame({"c": pd.Series(v, dtype="category")}) for v in ([1, 2], ["a", "b"])]
+    frame = dd.from_delayed(list(map(delayed, parts)), meta=parts[0], verify_meta=False)
+    assert total_whole(frame).compute()["c"].tolist() == [1, 2, "a", "b"]
+
+
 def test_a_reader_skips_columns_that_are_not_taken():
     frame = dd.from_pandas(pd.DataFrame({"a": [1.0], "b": [2.0]}), npartitions=1)
     total = total_collection(frame)["a"]
