@@ -19,10 +19,11 @@ from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
-from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.features import MAX_CATEGORIES, Numeric
+from dpgb_dask.contracts.schema import MAX_WEIGHT
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import StructureError, UnsupportedCollectionError
-from dpgb_dask.inferred import infer
+from dpgb_dask.inferred import infer, read
 from dpgb_dask.testing import SeededNoise
 
 SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # which facts are inferred is the subject
@@ -219,6 +220,18 @@ def test_no_weights_of_dask_are_refused(features, labels):
         DPGBClassifier(schema="infer", **SEEDED).fit(X, y, sample_weight=da.zeros(0, chunks=1))
 
 
+@pytest.mark.parametrize(
+    ("weights", "most"),
+    [([0.5, 1.5], 2), ([2.5, MAX_WEIGHT], MAX_WEIGHT), ([1.0, 3.0], None)],
+    ids=["rounded up", "largest", "rows repeated"],
+)
+def test_the_largest_weight_is_that_of_weights_that_are_left(weights, most):
+    rows = np.zeros((2, 1)), np.array([0, 1])
+    found = read(DPGBClassifier(), *rows, np.array(weights), classification=True, silent=True)
+    assert found.max_weight == most
+    assert (found.weight is None) == (most is None)
+
+
 def test_weights_of_dask_count_as_those_in_memory(features, labels):
     table, weights = features[["x", "age"]].to_numpy(), np.where(labels == 1, 1.5, 0.25)
     lazy = [da.from_array(part, chunks=len(part)) for part in (table, labels, weights)]
@@ -323,6 +336,22 @@ def test_a_regressor_refuses_a_target_without_numbers():
     X, y = dd.from_pandas(X, npartitions=2), dd.from_pandas(y, npartitions=2)["y"]
     with pytest.raises(StructureError, match="no number"):
         DPGBRegressor(schema="infer", **SEEDED).fit(X, y)
+
+
+def test_a_target_of_one_number_has_bounds_around_it():
+    schema = infer(np.zeros((3, 1)), np.full(3, 7.0), classification=False)
+    assert (schema.target.low, schema.target.high) == (6.0, 8.0)
+
+
+def test_a_target_has_a_name_that_no_feature_has():
+    frame = pd.DataFrame({"target": [0, 1], "target_": [0, 1]})
+    assert infer(frame, np.arange(2), classification=True).target.name == "target__"
+
+
+def test_a_column_of_as_many_texts_as_a_feature_may_have_is_inferred():
+    X = pd.DataFrame({"who": [f"person {k}" for k in range(MAX_CATEGORIES)]})
+    schema = infer(X, np.arange(MAX_CATEGORIES) % 2, classification=True)
+    assert len(schema.features["who"].categories) == MAX_CATEGORIES
 
 
 def test_a_column_of_too_many_texts_is_named_with_the_ways_out():
