@@ -218,7 +218,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._check_ledger()
         execution = config.execution(self.cache, self.memory_limit)
         seed = parameters.seed_of(self.random_state)
-        X, y, weight, shape = self._settled(X, y, sample_weight)
+        X, y, weight, shape, names = self._settled(X, y, sample_weight)
         schema = shape.schema
         if self.ledger is not None and not schema.private:
             raise PlanError(
@@ -245,7 +245,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 describe=lambda found: self._file(
                     schema, found.model, found.shares, found.bands, report_of(found, plan, shape)
                 ),
-                adopt=self._adopt,
+                adopt=lambda file: self._adopt(file, names),
             )
         assert result.file is not None
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
@@ -257,8 +257,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         return self
 
-    def _adopt(self, file: export.ModelFile) -> None:
-        """Set the fitted attributes from released values."""
+    def _adopt(self, file: export.ModelFile, names: Sequence[str] | None) -> None:
+        """Set the fitted attributes from released values, and the names of features, None without."""
         schema = file.schema
         self.schema_ = schema
         self.model_ = file.model if file.edited is None else file.edited
@@ -269,9 +269,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._adopted = file
         self.__dict__.pop("privacy_report_", None)
         self.fit_id_ = file.report.fit_id
-        if not self._infers():  # otherwise scikit-learn's own checks set them
-            self.n_features_in_ = schema.n_features
-            self.feature_names_in_ = np.asarray(schema.names, dtype=object)
+        self.n_features_in_ = schema.n_features
+        self.__dict__.pop("feature_names_in_", None)  # scikit-learn has none of an array
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
         if schema.target.classes:
             order = outputs.sorted_places(schema.target.classes)
             self.classes_ = self._declared_labels()[list(order)]
@@ -369,8 +370,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _declared(self) -> Schema:
         return parameters.declared(self.schema, self._kinds, type(self).__name__)
 
-    def _settled(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
-        """Return the rows, targets and weights of a fit, and the public facts that it runs on."""
+    def _settled(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, Any, Any, Shape, Sequence[str] | None]:
+        """Return the rows, targets and weights of a fit, the public facts that it runs on, and names of features."""
         if self._infers():
             return self._inferred(X, y, sample_weight)
         schema = parameters.with_unit(self._declared(), self.unit_id, self.max_rows_per_unit)
@@ -381,9 +384,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
         )
-        return X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None)
+        shape = self._shape(schema, weighted=sample_weight is not None)
+        return X, y, sample_weight, shape, schema.names
 
-    def _inferred(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
+    def _inferred(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, Any, Any, Shape, Sequence[str] | None]:
         """Return the same as `_settled`, with a schema read from the data. Not private."""
         if isinstance(check_choice(self.columns), list):
             raise PlanError(
@@ -405,7 +411,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if self.class_weight is not None:  # facts of public data: the largest product is known
             times = parameters.class_weights(self.class_weight, found.schema, MAX_WEIGHT)
             most = min(MAX_WEIGHT, math.ceil(max(times or (1.0,)) * (most or 1)))
-        return found.X, found.y, found.weight, self._shape_of(found.schema, most)
+        return found.X, found.y, found.weight, self._shape_of(found.schema, most), found.names
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
         weighted = weighted or self.class_weight is not None
@@ -684,7 +690,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Return a copy of this estimator with a changed model."""
         out = copy(self)
         changed = replace(self._as_file(), edits=edits, edited=model if edits else None)
-        out._adopt(changed)  # noqa: SLF001 - of this class
+        out._adopt(changed, getattr(self, "feature_names_in_", None))  # noqa: SLF001 - of this class
         return out
 
     @spoken
@@ -868,12 +874,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         out = cls(**{name: value for name, value in known.items() if name in asked})
         for name, value in known.items():
             setattr(out, name, value)
-        out._adopt(file)
-        if not file.schema.private:
-            names = file.schema.names
-            out.n_features_in_ = len(names)
-            if names != default_names(len(names)):
-                out.feature_names_in_ = np.asarray(names, dtype=object)
+        names = file.schema.names
+        unnamed = not file.schema.private and names == default_names(len(names))
+        out._adopt(file, None if unnamed else names)
         return out
 
     def _told(self, row: Any) -> tuple[int, str]:

@@ -16,7 +16,8 @@ import zarr
 from dask import delayed
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
 from dpgb_dask.contracts.features import Numeric
@@ -100,6 +101,33 @@ def test_inferred_model_checks_names_like_scikit_learn(features, labels):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
     with pytest.raises(ValueError, match="expecting 2 features"):
         fitted.predict(np.zeros((3, 3)))
+
+
+def test_a_failed_fit_leaves_an_estimator_unfitted(features, labels):
+    estimator = DPGBClassifier(schema="infer", **SEEDED)
+    for X in (features, dd.from_pandas(features, npartitions=2)):
+        with pytest.raises(StructureError, match="one class only"):
+            estimator.fit(X, np.zeros_like(labels))
+        with pytest.raises(NotFittedError):
+            check_is_fitted(estimator)
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_failed_refit_leaves_the_model_as_it_was(features, labels, array):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels)
+    before = dict(vars(fitted))
+    other = features[["age"]].to_numpy() if array else features[["age"]]
+    with pytest.raises(StructureError, match="one class only"):
+        fitted.fit(other, np.zeros_like(labels))
+    assert vars(fitted) == before
+
+
+def test_a_refit_on_an_array_forgets_names(features, labels):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    assert fitted.edit().done().feature_names_in_.tolist() == ["x", "age"]
+    fitted.fit(features[["x", "age"]].to_numpy(), labels)
+    assert not hasattr(fitted, "feature_names_in_")
+    assert not hasattr(fitted.edit().done(), "feature_names_in_")
 
 
 def test_columns_of_dates_are_inferred_as_dates():
