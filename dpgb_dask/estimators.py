@@ -642,10 +642,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Share of each feature in the mean absolute contributions, (n_features_in_,) float64; they sum to 1.
+        """Share of each feature in the mean absolute contributions, (n_features_in_,) float64.
 
-        Means are over the released shares of bins, not over rows. A pair counts half for each feature. The remainder of
-        trees, which belongs to no single feature, is left out. `explain_global` has the sizes of all terms.
+        They sum to 1, or are all 0 if no term says anything, as in a start model. Means are over the released shares of
+        bins, not over rows. A pair counts half for each feature. The remainder of trees, which belongs to no single
+        feature, is left out. `explain_global` has the sizes of all terms.
 
         Privacy
         -------

@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -21,6 +22,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel
 from sklearn.metrics import get_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 from thinned import thinned
@@ -559,6 +561,23 @@ def test_importances_select_features(classifier, regressor, features, labels):
     unfitted = DPGBClassifier(schema=classifier.schema_, **SHORT, **SEEDED)
     assert not hasattr(unfitted, "feature_importances_")
     assert SelectFromModel(unfitted).fit(features, labels).get_support().any()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "wrapper"),
+    [
+        (0, 1, OneVsRestClassifier),
+        (0, 1, OneVsOneClassifier),
+        (-1, 1, partial(OutputCodeClassifier, code_size=4, random_state=0)),
+    ],
+)
+def test_classifiers_of_two_classes_serve_several(binary_schema, features, one, two, wrapper):
+    """As docs/schema.md says: whatever the labels are, these two are fitted."""
+    y = np.array(["a", "b", "c"])[np.digitize(features["age"], [35, 60])]
+    schema = Schema({"age": binary_schema.features["age"]}, classes=[one, two])
+    alone = DPGBClassifier(schema=schema, epsilon=20.0, recipe=BRIEF, columns="position", **SEEDED)
+    numbers = features[["age"]]
+    assert wrapper(alone).fit(numbers, y).score(numbers, y) > 0.8
 
 
 @pytest.fixture

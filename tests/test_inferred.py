@@ -394,3 +394,16 @@ def test_odd_numbers_raise_alike_beside_text_and_beside_numbers(value, match):
     for rows in (X, X[["a"]], lazy, lazy[["a"]], lazy[["a"]].to_dask_array(lengths=True)):
         with pytest.raises(ValueError, match=match):
             DPGBClassifier(schema="infer", **SEEDED).fit(rows, np.arange(300) % 2)
+
+
+def test_infinite_numbers_of_others_than_numeric_rows_in_memory_count_as_the_bound():
+    X = pd.DataFrame({"a": np.arange(300.0), "t": ["u", "v"] * 150})
+    y = (X["a"] > 150).astype(int)
+    far, most = X.assign(a=np.inf), X.assign(a=X["a"].max())
+    beside_text = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X, y)
+    np.testing.assert_array_equal(beside_text.predict_proba(far), beside_text.predict_proba(most))
+    numeric = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X[["a"]], y)
+    lazy = numeric.predict_proba(dd.from_pandas(far[["a"]], npartitions=2)).compute()
+    np.testing.assert_array_equal(lazy, numeric.predict_proba(most[["a"]]))
+    with pytest.raises(ValueError, match="infinity"):
+        numeric.predict_proba(far[["a"]])
