@@ -71,6 +71,8 @@ SAVED = (
     "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
     "max_rows_per_unit", "columns", "on_few_rows", *CONSTRAINTS,
 )  # fmt: skip
+# what model files call the estimators, and a user's subclass of one, which no command could load
+FILED_AS = {"binary": "DPGBClassifier", "multiclass": "DPGBClassifier", "numeric": "DPGBRegressor"}
 
 
 class _Boosting(BaseEstimator):  # type: ignore[misc]
@@ -309,7 +311,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         bands: NoiseBands,
         report: PrivacyReport,
     ) -> export.ModelFile:
-        """Return what is saved, with the current parameters, as some of them act in ``predict``."""
+        """Return what is saved of a fit, with the current parameters."""
         saved = {name: getattr(self, name) for name in SAVED}
         saved["recipe"] = report.recipe
         saved["loss"] = losses.to_json(self.loss)
@@ -321,7 +323,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             ]
         saved |= {name: parameters.plain_constraint(saved[name]) for name in CONSTRAINTS}
         return export.ModelFile(
-            estimator=type(self).__name__,
+            estimator=FILED_AS[schema.target.type],
             parameters=saved,
             schema=schema,
             model=model,
@@ -331,8 +333,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         )
 
     def _as_file(self) -> export.ModelFile:
-        """Return what is saved of the fitted estimator: the model of the fit, and its changes."""
-        file = self._file(
+        """Return what is saved of the fitted estimator: the fit, and the changes to its model.
+
+        Parameters are those of the fit, but for ``columns``, which acts in ``predict``.
+        """
+        if "_adopted" in self.__dict__:
+            file = self._adopted
+            columns = check_choice(self.columns)
+            if columns == file.parameters.get("columns"):
+                return file
+            return replace(file, parameters=file.parameters | {"columns": columns})
+        file = self._file(  # of a pickle of version 0.2
             self.schema_,
             self.model_of_fit_,
             self.bin_shares_,
@@ -846,14 +857,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _of(cls, file: export.ModelFile, path: str | Path) -> Self:
         if not file.report.unverified:
             check_claims(file.report, file.schema)
-        if file.estimator != cls.__name__:
+        owner = FILED_AS[file.schema.target.type]
+        if file.estimator != owner and file.estimator in FILED_AS.values():
             raise StructureError(
-                f"{str(path)!r} holds a {file.estimator}. Load it with {file.estimator}.load."
+                f"Model file {str(path)!r} is malformed: its target is not for {file.estimator}."
             )
         if file.schema.target.type not in cls._kinds:
-            raise StructureError(
-                f"Model file {str(path)!r} is malformed: its target is not for {cls.__name__}."
-            )
+            raise StructureError(f"{str(path)!r} holds a {owner}. Load it with {owner}.load.")
         known = {
             name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
         }
@@ -1283,6 +1293,5 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
 
 def of_file(file: export.ModelFile, path: str | Path) -> DPGBClassifier | DPGBRegressor:
     """Return the fitted estimator of a file that was read from a path; raises as `load` does."""
-    if file.estimator == DPGBRegressor.__name__:
-        return DPGBRegressor._of(file, path)  # noqa: SLF001
-    return DPGBClassifier._of(file, path)  # noqa: SLF001
+    numeric = FILED_AS[file.schema.target.type] == DPGBRegressor.__name__
+    return (DPGBRegressor if numeric else DPGBClassifier)._of(file, path)  # noqa: SLF001

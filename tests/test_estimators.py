@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from thinned import thinned
 
 import dpgb_dask
 from dpgb_dask import DPGBClassifier, DPGBRegressor, Ledger, PlanError, Schema, StructureError
+from dpgb_dask.cli import main
 from dpgb_dask.contracts.model import SHARE_ONE
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import Quantile
@@ -760,6 +762,14 @@ def test_an_old_pickle_keeps_its_own_order_of_classes(binary_schema, features, l
     np.testing.assert_array_equal(fitted.decision_function(features), -decision)
 
 
+def test_a_pickle_of_version_0_2_is_saved(features, labels, binary_schema, tmp_path):
+    fitted = DPGBClassifier(schema=binary_schema, **SHORT, **SEEDED).fit(features, labels)
+    saved = model_bytes(fitted, tmp_path / "m.json")
+    assert fitted.privacy_report_  # made by the fit then, which kept no file
+    del fitted._adopted
+    assert model_bytes(fitted, tmp_path / "m.json") == saved
+
+
 class Narrow(DPGBClassifier):
     """A subclass whose constructor takes less, and something of its own."""
 
@@ -771,8 +781,34 @@ class Narrow(DPGBClassifier):
 def test_a_subclass_whose_constructor_takes_less_loads(features, labels, binary_schema, tmp_path):
     fitted = Narrow(schema=binary_schema).fit(features, labels)
     fitted.save(tmp_path / "model.json")
-    with pytest.raises(StructureError, match="holds a Narrow"):
-        DPGBClassifier.load(tmp_path / "model.json")
     loaded = Narrow.load(tmp_path / "model.json")
     assert (loaded.epsilon, loaded.delta, loaded.extra) == (1.0, fitted.delta, 3)
     np.testing.assert_array_equal(loaded.predict(features), fitted.predict(features))
+
+
+@pytest.mark.parametrize("name", ["DPGBClassifier", "Narrow"])  # of now, and of before
+def test_a_file_of_a_subclass_is_read_as_the_class_of_the_library(
+    features, labels, binary_schema, name, tmp_path
+):
+    path = tmp_path / "model.json"
+    fitted = Narrow(schema=binary_schema).fit(features, labels)
+    fitted.save(path)
+    assert json.loads(path.read_text())["estimator"] == "DPGBClassifier"
+    export.save(replace(export.load(path), estimator=name), path)
+    for read in (load, DPGBClassifier.load, Narrow.load):
+        np.testing.assert_array_equal(read(path).predict(features), fitted.predict(features))
+    assert type(load(path)) is DPGBClassifier
+    with pytest.raises(StructureError, match=r"Load it with DPGBClassifier\.load"):
+        DPGBRegressor.load(path)
+    assert main(["verify", str(path)]) == 0
+
+
+def test_saved_parameters_are_those_of_the_fit(features, labels, binary_schema, tmp_path):
+    fitted = DPGBClassifier(schema=binary_schema, **SHORT, **SEEDED).fit(features, labels)
+    saved = model_bytes(fitted, tmp_path / "m.json")
+    fitted.set_params(epsilon=0.1, monotonic_cst={"age": 1}, loss="none", class_weight={5: 1})
+    assert model_bytes(fitted, tmp_path / "m.json") == saved
+    fitted.set_params(columns="position")  # which acts in predict
+    assert DPGBClassifier.load(tmp_path / "m.json").columns is None
+    fitted.save(tmp_path / "m.json")
+    assert DPGBClassifier.load(tmp_path / "m.json").columns == "position"
