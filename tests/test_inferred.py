@@ -16,7 +16,8 @@ import zarr
 from dask import delayed
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
 from dpgb_dask.contracts.features import MAX_CATEGORIES, Numeric
@@ -101,6 +102,33 @@ def test_inferred_model_checks_names_like_scikit_learn(features, labels):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
     with pytest.raises(ValueError, match="expecting 2 features"):
         fitted.predict(np.zeros((3, 3)))
+
+
+def test_a_failed_fit_leaves_an_estimator_unfitted(features, labels):
+    estimator = DPGBClassifier(schema="infer", **SEEDED)
+    for X in (features, dd.from_pandas(features, npartitions=2)):
+        with pytest.raises(StructureError, match="one class only"):
+            estimator.fit(X, np.zeros_like(labels))
+        with pytest.raises(NotFittedError):
+            check_is_fitted(estimator)
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_failed_refit_leaves_the_model_as_it_was(features, labels, array):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels)
+    before = dict(vars(fitted))
+    other = features[["age"]].to_numpy() if array else features[["age"]]
+    with pytest.raises(StructureError, match="one class only"):
+        fitted.fit(other, np.zeros_like(labels))
+    assert vars(fitted) == before
+
+
+def test_a_refit_on_an_array_forgets_names(features, labels):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    assert fitted.edit().done().feature_names_in_.tolist() == ["x", "age"]
+    fitted.fit(features[["x", "age"]].to_numpy(), labels)
+    assert not hasattr(fitted, "feature_names_in_")
+    assert not hasattr(fitted.edit().done(), "feature_names_in_")
 
 
 def test_columns_of_dates_are_inferred_as_dates():
@@ -395,3 +423,16 @@ def test_odd_numbers_raise_alike_beside_text_and_beside_numbers(value, match):
     for rows in (X, X[["a"]], lazy, lazy[["a"]], lazy[["a"]].to_dask_array(lengths=True)):
         with pytest.raises(ValueError, match=match):
             DPGBClassifier(schema="infer", **SEEDED).fit(rows, np.arange(300) % 2)
+
+
+def test_infinite_numbers_of_others_than_numeric_rows_in_memory_count_as_the_bound():
+    X = pd.DataFrame({"a": np.arange(300.0), "t": ["u", "v"] * 150})
+    y = (X["a"] > 150).astype(int)
+    far, most = X.assign(a=np.inf), X.assign(a=X["a"].max())
+    beside_text = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X, y)
+    np.testing.assert_array_equal(beside_text.predict_proba(far), beside_text.predict_proba(most))
+    numeric = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X[["a"]], y)
+    lazy = numeric.predict_proba(dd.from_pandas(far[["a"]], npartitions=2)).compute()
+    np.testing.assert_array_equal(lazy, numeric.predict_proba(most[["a"]]))
+    with pytest.raises(ValueError, match="infinity"):
+        numeric.predict_proba(far[["a"]])
