@@ -10,6 +10,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from dask._task_spec import Alias
+from dask.base import tokenize
+from dask.delayed import Delayed, delayed
+from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import dims_of
@@ -89,7 +93,7 @@ def as_read(rows: Any) -> Any:
     return total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
 
 
-def apply(  # noqa: PLR0911 - one per kind of collection
+def apply(
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
     """Apply a function of row blocks to any collection; its kind decides that of the output.
@@ -129,7 +133,7 @@ def apply(  # noqa: PLR0911 - one per kind of collection
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
             _on_partition,
-            function,
+            _sent_once(function),
             columns,
             meta=_frame(empty, meta.index[:0], columns),
             token=function.task,
@@ -139,11 +143,16 @@ def apply(  # noqa: PLR0911 - one per kind of collection
             raise no_table(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
         rows = as_read(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
-        same: dict[str, Any] = {"dtype": dtype, "token": function.task}
-        if columns is None:
-            return rows.map_blocks(function, drop_axis=1, meta=np.empty(0, dtype), **same)
-        chunks = (rows.chunks[0], (len(columns),))
-        return rows.map_blocks(function, chunks=chunks, meta=np.empty((0, 0), dtype), **same)
+        made = da.map_blocks(
+            _on_block,
+            _sent_once(function),
+            rows,
+            chunks=(rows.chunks[0], (1 if columns is None else len(columns),)),
+            meta=np.empty((0, 0), dtype),
+            dtype=dtype,
+            token=function.task,
+        )
+        return _of_one_axis(made, function.task) if columns is None else made
     if not isinstance(rows, pd.DataFrame):
         given = rows
         if not isinstance(rows, np.ma.MaskedArray):  # whose mask says what is missing
@@ -152,6 +161,29 @@ def apply(  # noqa: PLR0911 - one per kind of collection
             raise no_table(given)
     check_columns(rows, function.schema)
     return function(rows)
+
+
+def _sent_once(function: RowFunction) -> Delayed:
+    """Return a function as a key of its own in a graph: it goes to a worker once, and not with every task."""
+    return delayed(function, name=f"dpgb-model-{tokenize(function)}", traverse=False)
+
+
+def _on_block(function: RowFunction, block: NDArray[Any]) -> NDArray[Any]:
+    return function(block)
+
+
+def _of_one_axis(made: da.Array, task: str) -> da.Array:
+    """Return blocks of one axis, which Dask takes for columns, as an array of one axis.
+
+    Dask fuses no task that drops an axis with what makes its rows.
+    """
+    name = f"{task}-{tokenize(made.name)}"
+    named: dict[Any, Any] = {
+        (name, k): Alias((name, k), (made.name, k, 0)) for k in range(made.numblocks[0])
+    }
+    below: Any = [made]
+    graph = HighLevelGraph.from_collections(name, named, dependencies=below)
+    return da.Array(graph, name, made.chunks[:1], meta=np.empty(0, made.dtype))
 
 
 def _on_group(
@@ -183,14 +215,15 @@ def _of_arrays(
 ) -> da.Array:
     """Apply a function to columns, one array each; the first one's chunks are kept."""
     arrays = [total_collection(array.rechunk(arrays[0].chunks)) for array in arrays]
-    same: dict[str, Any] = {"function": function, "dtype": dtype, "token": function.task}
+    given = (_sent_once(function), *arrays)
+    same: dict[str, Any] = {"dtype": dtype, "token": function.task}
     if columns is None:
-        return da.map_blocks(_on_columns, *arrays, meta=np.empty(0, dtype), **same)
+        return da.map_blocks(_on_columns, *given, meta=np.empty(0, dtype), **same)
     shape = {"new_axis": 1, "chunks": (arrays[0].chunks[0], (len(columns),))}
-    return da.map_blocks(_on_columns, *arrays, meta=np.empty((0, 0), dtype), **shape, **same)
+    return da.map_blocks(_on_columns, *given, meta=np.empty((0, 0), dtype), **shape, **same)
 
 
-def _on_columns(*columns: NDArray[Any], function: RowFunction) -> NDArray[Any]:
+def _on_columns(function: RowFunction, *columns: NDArray[Any]) -> NDArray[Any]:
     return function(columns)
 
 
