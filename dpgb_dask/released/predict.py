@@ -21,7 +21,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.encoding.codes import encode
-from dpgb_dask.encoding.frames import as_given
+from dpgb_dask.encoding.frames import as_given, projected
 from dpgb_dask.encoding.structure import (
     check_beside,
     check_columns,
@@ -88,9 +88,22 @@ def _slice(block: Any, part: slice) -> Any:
     return block.iloc[part] if isinstance(block, pd.DataFrame) else block[part]
 
 
-def as_read(rows: Any) -> Any:
-    """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read."""
-    return total_collection(as_given(rows) if isinstance(rows, dd.DataFrame) else rows)
+def as_read(rows: Any, schema: Schema) -> Any:
+    """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read.
+
+    Of a Dask DataFrame, they are the features alone, so that a reader skips all other columns.
+
+    Raises
+    ------
+    SchemaError, StructureError
+        If the columns of a Dask DataFrame do not match the schema.
+    """
+    if isinstance(rows, dd.DataFrame):
+        rows = as_given(rows)
+        positions = check_columns(rows._meta, schema)  # noqa: SLF001 - dask has no public name for it
+        if len(positions) < len(rows.columns):
+            rows = projected(rows, [rows.columns[k] for k in positions])
+    return total_collection(rows)
 
 
 def apply(
@@ -127,22 +140,20 @@ def apply(
     if isinstance(rows, xr.DataArray):
         return _on_dataarray(function, rows, dtype, columns)
     if isinstance(rows, dd.DataFrame):
-        rows = as_read(rows)
-        meta = rows._meta  # noqa: SLF001 - dask has no public name for it
-        check_columns(meta, function.schema)
+        rows = as_read(rows, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
             _on_partition,
             _sent_once(function),
             columns,
-            meta=_frame(empty, meta.index[:0], columns),
+            meta=_frame(empty, rows._meta.index[:0], columns),  # noqa: SLF001 - as in `as_read`
             token=function.task,
         )
     if isinstance(rows, da.Array):
         if rows.ndim != 2:
             raise no_table(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
-        rows = as_read(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
+        rows = total_collection(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
         made = da.map_blocks(
             _on_block,
             _sent_once(function),

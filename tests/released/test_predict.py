@@ -13,8 +13,10 @@ import zarr
 from dask._task_spec import Task
 from dask.utils import key_split
 from helpers import raw_scores
+from pyarrow import parquet as pq
 
 from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.released import predict
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
@@ -264,6 +266,58 @@ def test_other_columns_may_be_present(model, rows, expected, binary_schema):
         [pd.Series(0, rows.index, name="id"), rows, pd.Series(1, rows.index, name="target")], axis=1
     )
     np.testing.assert_array_equal(raw_scores(model, schema, wide), expected)
+
+
+def with_other_columns(schema, rows):
+    """A schema that ignores two columns, and rows that have these and the target."""
+    schema = type(schema).from_dict(schema.to_dict() | {"ignore": ["id", "note"]})
+    wide = rows.assign(note="long and private", target=1)
+    wide.insert(0, "id", 0)
+    return schema, wide
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("lazily", ["from_pandas", "from_map", "assign"])
+def test_partitions_hold_the_features_alone(
+    model, binary_schema, rows, expected, monkeypatch, twice, lazily
+):
+    schema, wide = with_other_columns(binary_schema, rows)
+    wide = pd.concat([wide, wide["note"]], axis=1) if twice else wide
+    if lazily == "from_map":
+        parts = [wide[:700], wide[700:]]
+        frame = dd.from_map(lambda k: parts[k], [0, 1], meta=wide[:0])
+    else:
+        frame = dd.from_pandas(wide, npartitions=2)
+    if lazily == "assign":
+        frame = frame.map_partitions(lambda part: part, meta=wide[:0])
+    seen = []
+
+    def spy(part, *given):
+        seen.append(list(part.columns))
+        return on_partition(part, *given)
+
+    on_partition = predict._on_partition
+    monkeypatch.setattr(predict, "_on_partition", spy)
+    got = raw_scores(model, schema, frame).compute(scheduler="sync")
+    np.testing.assert_array_equal(got, expected)
+    assert seen == [list(schema.names)] * 2
+
+
+def test_ignored_columns_of_files_are_not_read(model, binary_schema, rows, expected, tmp_path):
+    schema, wide = with_other_columns(binary_schema, rows)
+    path = tmp_path / "rows.parquet"
+    wide.to_parquet(path, index=False)
+    group = pq.read_metadata(path).row_group(0)
+    with path.open("r+b") as file:
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema not in schema.names:
+                file.seek(column.dictionary_page_offset or column.data_page_offset)
+                file.write(b"\xff" * column.total_compressed_size)
+    frame = dd.read_parquet(path)
+    with pytest.raises(OSError, match="Deserializing page header failed"):
+        frame.compute(scheduler="sync")
+    got = raw_scores(model, schema, frame).compute(scheduler="sync")
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
