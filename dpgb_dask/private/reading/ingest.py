@@ -519,7 +519,8 @@ class _Third(NamedTuple):
         return Chunk(x, y, None, part) if self.name == "unit" else Chunk(x, y, part)
 
 
-def _lengths_differ() -> StructureError:
+def lengths_differ() -> StructureError:
+    """Return the error for inputs of different lengths, which are not printed."""
     return StructureError(
         "X, y and sample_weight have different numbers of rows. Give each row one target, and one weight or none."
     )
@@ -616,7 +617,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
             )
         return data
     if data.shape[0] != sum(rows):
-        raise _lengths_differ()
+        raise lengths_differ()
     return data.rechunk({0: rows}, method="tasks")
 
 
