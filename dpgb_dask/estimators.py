@@ -5,7 +5,7 @@ import html
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpgb_dask import inferred, losses, parameters
+from dpgb_dask import inferred, losses, parameters, scoring
 from dpgb_dask.calls import spoken
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
@@ -54,7 +54,6 @@ from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
 from dpgb_dask.released.statement import MARK
-from dpgb_dask.scoring import compared
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -471,12 +470,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         function = RowFunction(self.model_, self.schema_, prepare)
         return apply(function, X, np.dtype(dtype), columns)
 
-    def _compared(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
-        """Return targets, predictions and weights of the rows to score, as `scoring.compared` does.
+    def _score(self, X: Any, y: Any, sample_weight: Any, metric: Callable[..., float]) -> float:
+        """Return the score of rows, as `scoring.score` does.
 
-        Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
+        Under an inferred schema, nothing is read or left out: scikit-learn's ``metric`` is that of all rows.
         """
         check_is_fitted(self)
         if y is None:
@@ -484,8 +481,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if self._infers():
             given = (lazily(y), self.predict(X), lazily(sample_weight))
             y, predicted, weight = compute(*given)
-            return np.asarray(y), np.asarray(predicted), weight
-        return compared(self.schema_, self.predict(X), y, sample_weight)
+            return float(metric(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        return scoring.score(self.schema_, self.predict(X), y, sample_weight)
 
     @spoken
     def privacy_cost(self) -> PrivacyCost:
@@ -1099,8 +1096,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        target, predicted, weight = self._compared(X, y, sample_weight)
-        return float(accuracy_score(target, predicted, sample_weight=weight))
+        return self._score(X, y, sample_weight, accuracy_score)
 
 
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
@@ -1259,12 +1255,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        target, predicted, weight = self._compared(X, y, sample_weight)
-        # an infinite target counts as the bound, as in a fit; others as they are
-        if not self._infers():
-            bound = np.clip(target, self.schema_.target.low, self.schema_.target.high)
-            target = np.where(np.isinf(target), bound, target)
-        return float(r2_score(target, predicted, sample_weight=weight))
+        return self._score(X, y, sample_weight, r2_score)
 
 
 def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
