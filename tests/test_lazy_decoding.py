@@ -366,7 +366,9 @@ SHARED = {
     "head": lambda frame: frame.head(20, npartitions=-1, compute=False),
     "rolling": lambda frame: frame.assign(hours=frame.hours.rolling(2).mean().fillna(0.0)),
 }
-HOURS = Schema({"hours": (0, 1), "p": (0, 1)}, classes=[0, 1], target="y")
+HOURS = Schema(
+    {"hours": (0, 1), "p": (0, 1)}, classes=[0, 1], target="y", ignore=["name", "wide", "other"]
+)
 
 
 def hours():
@@ -428,7 +430,7 @@ def test_predictions_stand_beside_their_own_rows(tmp_path, model_of_hours, made,
     X = frame[["hours", "p"]]
     few = {"all": frame, "few": frame[["name"]], "none but what is asked": X}[kept]
     with dask.config.set({"scheduler": "sync", "dataframe.parquet.minimum-partition-size": 1}):
-        beside = few.assign(label=clf.predict(X), chance=clf.predict_proba(X)["1"])
+        beside = few.assign(label=clf.predict(frame), chance=clf.predict_proba(X)["1"])
         got, plain = beside.compute(), frame.compute()
     X = plain[["hours", "p"]]
     expected = plain[few.columns].assign(label=clf.predict(X), chance=clf.predict_proba(X)[:, 1])
