@@ -5,7 +5,7 @@ import html
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpgb_dask import inferred, losses, parameters
+from dpgb_dask import inferred, losses, parameters, scoring
 from dpgb_dask.calls import spoken
 from dpgb_dask.clients import compute
 from dpgb_dask.contracts.model import SCORE_ONE, BinShares, Model, NoiseBands
@@ -55,7 +55,6 @@ from dpgb_dask.released.runtimes.python import to_python
 from dpgb_dask.released.runtimes.sql import to_sql
 from dpgb_dask.released.runtimes.xgboost import to_xgboost
 from dpgb_dask.released.statement import MARK
-from dpgb_dask.scoring import compared
 from dpgb_dask.testing import SeededNoise
 from dpgb_dask.training import config, uncounted
 from dpgb_dask.training.claims import check_claims
@@ -77,6 +76,8 @@ SAVED = (
     "epsilon", "delta", "loss", "n_estimators", "learning_rate", "max_depth", "max_bins", "unit_id",
     "max_rows_per_unit", "columns", "on_few_rows", *CONSTRAINTS,
 )  # fmt: skip
+# what model files call the estimators, and a user's subclass of one, which no command could load
+FILED_AS = {"binary": "DPGBClassifier", "multiclass": "DPGBClassifier", "numeric": "DPGBRegressor"}
 
 
 class _Boosting(BaseEstimator):  # type: ignore[misc]
@@ -226,7 +227,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._check_ledger()
         execution = config.execution(self.cache, self.memory_limit)
         seed = parameters.seed_of(self.random_state)
-        X, y, weight, shape = self._settled(X, y, sample_weight)
+        X, y, weight, shape, names = self._settled(X, y, sample_weight)
         schema = shape.schema
         if self.ledger is not None and not schema.private:
             raise PlanError(
@@ -255,7 +256,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
                 describe=lambda found: self._file(
                     schema, found.model, found.shares, found.bands, report_of(found, plan, shape)
                 ),
-                adopt=self._adopt,
+                adopt=lambda file: self._adopt(file, names),
             )
         assert result.file is not None
         uncounted.count(result.file.report, bill_of(plan, shape, budget))
@@ -267,8 +268,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             warnings.warn(text, LargeDeltaWarning, stacklevel=level_outside())
         return self
 
-    def _adopt(self, file: export.ModelFile) -> None:
-        """Set the fitted attributes from released values."""
+    def _adopt(self, file: export.ModelFile, names: Sequence[str] | None) -> None:
+        """Set the fitted attributes from released values, and the names of features, None without."""
         schema = file.schema
         self.schema_ = schema
         self.model_ = file.model if file.edited is None else file.edited
@@ -279,9 +280,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         self._adopted = file
         self.__dict__.pop("privacy_report_", None)
         self.fit_id_ = file.report.fit_id
-        if not self._infers():  # otherwise scikit-learn's own checks set them
-            self.n_features_in_ = schema.n_features
-            self.feature_names_in_ = np.asarray(schema.names, dtype=object)
+        self.n_features_in_ = schema.n_features
+        self.__dict__.pop("feature_names_in_", None)  # scikit-learn has none of an array
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
         if schema.target.classes:
             order = outputs.sorted_places(schema.target.classes)
             self.classes_ = self._declared_labels()[list(order)]
@@ -318,7 +320,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         bands: NoiseBands,
         report: PrivacyReport,
     ) -> export.ModelFile:
-        """Return what is saved, with the current parameters, as some of them act in ``predict``."""
+        """Return what is saved of a fit, with the current parameters."""
         saved = {name: getattr(self, name) for name in SAVED}
         saved["recipe"] = report.recipe
         saved["loss"] = losses.to_json(self.loss)
@@ -330,7 +332,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             ]
         saved |= {name: parameters.plain_constraint(saved[name]) for name in CONSTRAINTS}
         return export.ModelFile(
-            estimator=type(self).__name__,
+            estimator=FILED_AS[schema.target.type],
             parameters=saved,
             schema=schema,
             model=model,
@@ -340,8 +342,17 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         )
 
     def _as_file(self) -> export.ModelFile:
-        """Return what is saved of the fitted estimator: the model of the fit, and its changes."""
-        file = self._file(
+        """Return what is saved of the fitted estimator: the fit, and the changes to its model.
+
+        Parameters are those of the fit, but for ``columns``, which acts in ``predict``.
+        """
+        if "_adopted" in self.__dict__:
+            file = self._adopted
+            columns = check_choice(self.columns)
+            if columns == file.parameters.get("columns"):
+                return file
+            return replace(file, parameters=file.parameters | {"columns": columns})
+        file = self._file(  # of a pickle of version 0.2
             self.schema_,
             self.model_of_fit_,
             self.bin_shares_,
@@ -379,8 +390,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _declared(self) -> Schema:
         return parameters.declared(self.schema, self._kinds, type(self).__name__)
 
-    def _settled(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
-        """Return the rows, targets and weights of a fit, and the public facts that it runs on."""
+    def _settled(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, Any, Any, Shape, Sequence[str] | None]:
+        """Return the rows, targets and weights of a fit, the public facts that it runs on, and names of features."""
         if self._infers():
             return self._inferred(X, y, sample_weight)
         schema = parameters.with_unit(self._declared(), self.unit_id, self.max_rows_per_unit)
@@ -391,9 +404,12 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             column_of(part) if isinstance(part, list | tuple) else part
             for part in (y, sample_weight)
         )
-        return X, y, sample_weight, self._shape(schema, weighted=sample_weight is not None)
+        shape = self._shape(schema, weighted=sample_weight is not None)
+        return X, y, sample_weight, shape, schema.names
 
-    def _inferred(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, Shape]:
+    def _inferred(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, Any, Any, Shape, Sequence[str] | None]:
         """Return the same as `_settled`, with a schema read from the data. Not private."""
         if isinstance(check_choice(self.columns), list):
             raise PlanError(
@@ -415,7 +431,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if self.class_weight is not None:  # facts of public data: the largest product is known
             times = parameters.class_weights(self.class_weight, found.schema, MAX_WEIGHT)
             most = min(MAX_WEIGHT, math.ceil(max(times or (1.0,)) * (most or 1)))
-        return found.X, found.y, found.weight, self._shape_of(found.schema, most)
+        return found.X, found.y, found.weight, self._shape_of(found.schema, most), found.names
 
     def _shape(self, schema: Schema, *, weighted: bool) -> Shape:
         weighted = weighted or self.class_weight is not None
@@ -464,12 +480,10 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         function = RowFunction(self.model_, self.schema_, prepare)
         return apply(function, X, np.dtype(dtype), columns)
 
-    def _compared(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
-        """Return targets, predictions and weights of the rows to score, as `scoring.compared` does.
+    def _score(self, X: Any, y: Any, sample_weight: Any, metric: Callable[..., float]) -> float:
+        """Return the score of rows, as `scoring.score` does.
 
-        Under an inferred schema, nothing is read or left out: scikit-learn's rules hold.
+        Under an inferred schema, nothing is read or left out: scikit-learn's ``metric`` is that of all rows.
         """
         check_is_fitted(self)
         if y is None:
@@ -477,8 +491,8 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         if self._infers():
             given = (lazily(y), self.predict(X), lazily(sample_weight))
             y, predicted, weight = compute(*given)
-            return np.asarray(y), np.asarray(predicted), weight
-        return compared(self.schema_, self.predict(X), y, sample_weight)
+            return float(metric(np.asarray(y), np.asarray(predicted), sample_weight=weight))
+        return scoring.score(self.schema_, self.predict(X), y, sample_weight)
 
     @spoken
     def privacy_cost(self) -> PrivacyCost:
@@ -646,10 +660,11 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Share of each feature in the mean absolute contributions, (n_features_in_,) float64; they sum to 1.
+        """Share of each feature in the mean absolute contributions, (n_features_in_,) float64.
 
-        Means are over the released shares of bins, not over rows. A pair counts half for each feature. The remainder of
-        trees, which belongs to no single feature, is left out. `explain_global` has the sizes of all terms.
+        They sum to 1, or are all 0 if no term says anything, as in a start model. Means are over the released shares of
+        bins, not over rows. A pair counts half for each feature. The remainder of trees, which belongs to no single
+        feature, is left out. `explain_global` has the sizes of all terms.
 
         Privacy
         -------
@@ -694,7 +709,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         """Return a copy of this estimator with a changed model."""
         out = copy(self)
         changed = replace(self._as_file(), edits=edits, edited=model if edits else None)
-        out._adopt(changed)  # noqa: SLF001 - of this class
+        out._adopt(changed, getattr(self, "feature_names_in_", None))  # noqa: SLF001 - of this class
         return out
 
     @spoken
@@ -849,14 +864,13 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
     def _of(cls, file: export.ModelFile, path: str | Path) -> Self:
         if not file.report.unverified:
             check_claims(file.report, file.schema)
-        if file.estimator != cls.__name__:
+        owner = FILED_AS[file.schema.target.type]
+        if file.estimator != owner and file.estimator in FILED_AS.values():
             raise StructureError(
-                f"{str(path)!r} holds a {file.estimator}. Load it with {file.estimator}.load."
+                f"Model file {str(path)!r} is malformed: its target is not for {file.estimator}."
             )
         if file.schema.target.type not in cls._kinds:
-            raise StructureError(
-                f"Model file {str(path)!r} is malformed: its target is not for {cls.__name__}."
-            )
+            raise StructureError(f"{str(path)!r} holds a {owner}. Load it with {owner}.load.")
         known = {
             name: file.parameters[name] for name in (*SAVED, "recipe") if name in file.parameters
         }
@@ -878,12 +892,9 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
         out = cls(**{name: value for name, value in known.items() if name in asked})
         for name, value in known.items():
             setattr(out, name, value)
-        out._adopt(file)
-        if not file.schema.private:
-            names = file.schema.names
-            out.n_features_in_ = len(names)
-            if names != default_names(len(names)):
-                out.feature_names_in_ = np.asarray(names, dtype=object)
+        names = file.schema.names
+        unnamed = not file.schema.private and names == default_names(len(names))
+        out._adopt(file, None if unnamed else names)
         return out
 
     def _told(self, row: Any) -> tuple[int, str]:
@@ -1095,8 +1106,7 @@ class DPGBClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        target, predicted, weight = self._compared(X, y, sample_weight)
-        return float(accuracy_score(target, predicted, sample_weight=weight))
+        return self._score(X, y, sample_weight, accuracy_score)
 
 
 class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
@@ -1255,12 +1265,7 @@ class DPGBRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         -------
         An exact number about the rows given: outside the guarantee if they are private.
         """
-        target, predicted, weight = self._compared(X, y, sample_weight)
-        # an infinite target counts as the bound, as in a fit; others as they are
-        if not self._infers():
-            bound = np.clip(target, self.schema_.target.low, self.schema_.target.high)
-            target = np.where(np.isinf(target), bound, target)
-        return float(r2_score(target, predicted, sample_weight=weight))
+        return self._score(X, y, sample_weight, r2_score)
 
 
 def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
@@ -1289,6 +1294,5 @@ def load(path: str | Path) -> DPGBClassifier | DPGBRegressor:
 
 def of_file(file: export.ModelFile, path: str | Path) -> DPGBClassifier | DPGBRegressor:
     """Return the fitted estimator of a file that was read from a path; raises as `load` does."""
-    if file.estimator == DPGBRegressor.__name__:
-        return DPGBRegressor._of(file, path)  # noqa: SLF001
-    return DPGBClassifier._of(file, path)  # noqa: SLF001
+    numeric = FILED_AS[file.schema.target.type] == DPGBRegressor.__name__
+    return (DPGBRegressor if numeric else DPGBClassifier)._of(file, path)  # noqa: SLF001

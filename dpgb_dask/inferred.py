@@ -7,6 +7,7 @@ Nothing here is private. A fit under a declared schema never calls this module.
 import datetime
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -55,6 +56,8 @@ class Inferred(NamedTuple):
         With ``private=False``.
     max_weight : int or None
         The largest weight, rounded up; None if there is none.
+    names : array of str, or None
+        Names of the features that scikit-learn's checks found, as in its ``feature_names_in_``; None without.
     """
 
     X: Any
@@ -62,6 +65,7 @@ class Inferred(NamedTuple):
     weight: Any
     schema: Schema
     max_weight: int | None
+    names: Sequence[str] | None
 
 
 def read(
@@ -72,7 +76,7 @@ def read(
     Parameters
     ----------
     estimator : estimator
-        scikit-learn's checks set its ``n_features_in_`` and ``feature_names_in_``.
+        It stays as it is: what scikit-learn's checks set of it is returned, to be taken over by a fit that succeeds.
     X, y, sample_weight : collections
     classification : bool
     silent : bool
@@ -92,6 +96,7 @@ def read(
         warnings.warn(message, PrivacyLeakWarning, stacklevel=level_outside())
     if y is None:
         raise no_target(type(estimator).__name__)
+    estimator = copy(estimator)
     X, y = _as_checked(X, "X"), _as_checked(y, "y")
     weight = None if sample_weight is None else _as_checked(sample_weight, "sample_weight")
     most = None
@@ -102,7 +107,7 @@ def read(
         schema = infer(X, y, classification=classification)
         if weight is not None:
             most = _largest_weight(weight)
-        return Inferred(X, y, weight, schema, most)
+        return Inferred(X, y, weight, schema, most, _names_in(estimator))
     X, y = _validated(estimator, X, y, classification=classification)
     if weight is not None:
         weight = np.asarray(compute(weight)[0], np.float64)
@@ -113,10 +118,15 @@ def read(
         X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
         y = y[rows]
         most = None if weight is None else most
-    # the checks above set them, if X has names
-    names = getattr(estimator, "feature_names_in_", None)
+    names = _names_in(estimator)
     schema = infer(X, y, classification=classification, names=names)
-    return Inferred(X, y, weight, schema, most)
+    return Inferred(X, y, weight, schema, most, names)
+
+
+def _names_in(estimator: Any) -> Sequence[str] | None:
+    """Return the names that scikit-learn's checks set, if X has names."""
+    names: Sequence[str] | None = getattr(estimator, "feature_names_in_", None)
+    return names
 
 
 def checked_rows(estimator: Any, X: Any) -> Any:

@@ -9,6 +9,7 @@ from dpgb_dask.components.auto.chosen import ChosenTrees
 from dpgb_dask.components.auto.forest import Forest
 from dpgb_dask.components.auto.linear_effects import LinearEffects
 from dpgb_dask.components.auto.main_effects import MainEffects
+from dpgb_dask.components.auto.mean import Mean
 from dpgb_dask.components.auto.pairs import Pairs
 from dpgb_dask.components.auto.start import Start
 from dpgb_dask.components.bins import Bins
@@ -38,12 +39,21 @@ _BINS = Bins(closer=constants.CLOSER_SHARE)
 AUTO = Plan(
     name="auto",
     source="this project: Bayesian Gaussian-noise boosting",
-    stages=(_BINS, Start(), LinearEffects(), MainEffects(), Pairs(), ChosenTrees(), Forest()),
+    stages=(
+        _BINS,
+        Start(),
+        LinearEffects(),
+        MainEffects(),
+        Pairs(),
+        ChosenTrees(),
+        Forest(),
+        Mean(),
+    ),
 )
 ADDITIVE = Plan(
     name="additive",
     source="this project: `auto` without trees",
-    stages=(_BINS, Start(trees=False), LinearEffects(), MainEffects(), Pairs()),
+    stages=(_BINS, Start(trees=False), LinearEffects(), MainEffects(), Pairs(), Mean()),
 )
 
 # ---- DP-EBM (Nori et al. 2021, algorithm 2)

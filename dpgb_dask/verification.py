@@ -129,8 +129,8 @@ def verify(path: str | Path, ledger: Ledger | None = None) -> Verification:
     if not ordered and record.model != fit_digest(file, version=3):
         raise VerificationError(
             f"The ledger's entry of fit {report.fit_id} names another digest: schema, model, report or parameters of"
-            f" {str(path)!r} are not those of the fit. (So it is with a model that was saved after set_params, or made"
-            " again by resume= with parameters in other words, or on another build.)"
+            f" {str(path)!r} are not those of the fit. (So it is with a model that was saved after"
+            " set_params(columns=…), or made again by resume= with parameters in other words, or on another build.)"
         )
     if not report.build:
         raise VerificationError(f"Model file {str(path)!r} names no build: each fit names its own.")

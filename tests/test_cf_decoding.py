@@ -228,6 +228,15 @@ def test_a_date_that_is_too_far_away_is_missing_and_its_neighbours_are_not(tmp_p
     assert np.isnat(got[~near]).all()
 
 
+@pytest.mark.parametrize("since", [1690, 2250])
+def test_a_date_too_far_from_the_one_that_numbers_count_from_is_missing(tmp_path, since):
+    """However near to 1970 it is: nanoseconds from there overflow."""
+    far = 365 * 310 if since < 1970 else -365 * 310
+    got = from_zarr(dates(tmp_path / "d.zarr", [far, 1], units=f"days since {since}-01-01"))
+    want = np.array(["NaT", f"{since}-01-02"], "M8[ns]")
+    np.testing.assert_array_equal(got.compute(scheduler="sync"), want)
+
+
 def test_dates_beside_a_missing_mark_and_a_scale_are_decoded(tmp_path):
     told = {"_FillValue": -9, "scale_factor": 0.5}
     got = from_zarr(dates(tmp_path / "d.zarr", np.array([-9, 1, 4], np.int32), **told)).compute()

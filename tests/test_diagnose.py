@@ -11,6 +11,7 @@ import zarr
 
 from dpgb_dask import Schema
 from dpgb_dask.cli import main
+from dpgb_dask.diagnose import ColumnCheck
 from dpgb_dask.errors import PlanError, SchemaError, UnnamedColumnsWarning
 from dpgb_dask.io import open_dataset, write_dataset
 
@@ -153,6 +154,23 @@ def test_check_counts_targets_out_of_bounds_and_weights_above_the_largest(lazy):
     assert "weight 0), bounds far too wide: all numbers within them are in [-50, 100]" in str(wide)
     classes = Schema({"a": (0, 1)}, classes=[-50, 100]).check(X, y)
     assert (classes.targets_below, classes.targets_above, classes.targets_seen) == (0, 0, None)
+
+
+def test_bounds_as_wide_as_floats_are_not_called_too_wide_for_what_fills_them():
+    ends = [-1.7e308, 1.7e308]
+    found = Schema({"a": (0, 1)}, target_bounds=ends).check(pd.DataFrame({"a": [0, 1]}), ends)
+    assert found.targets_seen is None
+
+
+def test_values_below_the_bounds_are_named_where_none_is_above():
+    column = ColumnCheck("age", below=3, outside=(("-999", 2),))
+    assert column.remarks() == ["3 below, among them -999 (2 times)"]
+
+
+def test_a_text_of_forty_characters_with_its_quotes_is_shown_whole():
+    frame = pd.DataFrame({"job": ["a" * 38, "b" * 39]})
+    (found,) = Schema({"job": ["x", "y"]}, classes=[0, 1]).check(frame).columns
+    assert [text for text, _ in found.values] == [f"'{'a' * 38}'", f"'{'b' * 39}…"]
 
 
 def test_check_shows_itself_after_its_warning_and_commands_no_terminal():

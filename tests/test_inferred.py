@@ -16,13 +16,15 @@ import zarr
 from dask import delayed
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from dpgb_dask import Datetime, DPGBClassifier, DPGBRegressor, PrivacyLeakWarning
-from dpgb_dask.contracts.features import Numeric
+from dpgb_dask.contracts.features import MAX_CATEGORIES, Numeric
+from dpgb_dask.contracts.schema import MAX_WEIGHT
 from dpgb_dask.encoding.columns import category_cells
 from dpgb_dask.errors import StructureError, UnsupportedCollectionError
-from dpgb_dask.inferred import infer
+from dpgb_dask.inferred import infer, read
 from dpgb_dask.testing import SeededNoise
 
 SHORT = {"recipe": "fdp-tr-newton", "n_estimators": 3}  # which facts are inferred is the subject
@@ -100,6 +102,33 @@ def test_inferred_model_checks_names_like_scikit_learn(features, labels):
     fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]].to_numpy(), labels)
     with pytest.raises(ValueError, match="expecting 2 features"):
         fitted.predict(np.zeros((3, 3)))
+
+
+def test_a_failed_fit_leaves_an_estimator_unfitted(features, labels):
+    estimator = DPGBClassifier(schema="infer", **SEEDED)
+    for X in (features, dd.from_pandas(features, npartitions=2)):
+        with pytest.raises(StructureError, match="one class only"):
+            estimator.fit(X, np.zeros_like(labels))
+        with pytest.raises(NotFittedError):
+            check_is_fitted(estimator)
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_failed_refit_leaves_the_model_as_it_was(features, labels, array):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features, labels)
+    before = dict(vars(fitted))
+    other = features[["age"]].to_numpy() if array else features[["age"]]
+    with pytest.raises(StructureError, match="one class only"):
+        fitted.fit(other, np.zeros_like(labels))
+    assert vars(fitted) == before
+
+
+def test_a_refit_on_an_array_forgets_names(features, labels):
+    fitted = DPGBClassifier(schema="infer", **SEEDED).fit(features[["x", "age"]], labels)
+    assert fitted.edit().done().feature_names_in_.tolist() == ["x", "age"]
+    fitted.fit(features[["x", "age"]].to_numpy(), labels)
+    assert not hasattr(fitted, "feature_names_in_")
+    assert not hasattr(fitted.edit().done(), "feature_names_in_")
 
 
 def test_columns_of_dates_are_inferred_as_dates():
@@ -219,6 +248,18 @@ def test_no_weights_of_dask_are_refused(features, labels):
         DPGBClassifier(schema="infer", **SEEDED).fit(X, y, sample_weight=da.zeros(0, chunks=1))
 
 
+@pytest.mark.parametrize(
+    ("weights", "most"),
+    [([0.5, 1.5], 2), ([2.5, MAX_WEIGHT], MAX_WEIGHT), ([1.0, 3.0], None)],
+    ids=["rounded up", "largest", "rows repeated"],
+)
+def test_the_largest_weight_is_that_of_weights_that_are_left(weights, most):
+    rows = np.zeros((2, 1)), np.array([0, 1])
+    found = read(DPGBClassifier(), *rows, np.array(weights), classification=True, silent=True)
+    assert found.max_weight == most
+    assert (found.weight is None) == (most is None)
+
+
 def test_weights_of_dask_count_as_those_in_memory(features, labels):
     table, weights = features[["x", "age"]].to_numpy(), np.where(labels == 1, 1.5, 0.25)
     lazy = [da.from_array(part, chunks=len(part)) for part in (table, labels, weights)]
@@ -325,6 +366,22 @@ def test_a_regressor_refuses_a_target_without_numbers():
         DPGBRegressor(schema="infer", **SEEDED).fit(X, y)
 
 
+def test_a_target_of_one_number_has_bounds_around_it():
+    schema = infer(np.zeros((3, 1)), np.full(3, 7.0), classification=False)
+    assert (schema.target.low, schema.target.high) == (6.0, 8.0)
+
+
+def test_a_target_has_a_name_that_no_feature_has():
+    frame = pd.DataFrame({"target": [0, 1], "target_": [0, 1]})
+    assert infer(frame, np.arange(2), classification=True).target.name == "target__"
+
+
+def test_a_column_of_as_many_texts_as_a_feature_may_have_is_inferred():
+    X = pd.DataFrame({"who": [f"person {k}" for k in range(MAX_CATEGORIES)]})
+    schema = infer(X, np.arange(MAX_CATEGORIES) % 2, classification=True)
+    assert len(schema.features["who"].categories) == MAX_CATEGORIES
+
+
 def test_a_column_of_too_many_texts_is_named_with_the_ways_out():
     X = pd.DataFrame({"a": np.arange(300), "who": [f"person {k}" for k in range(300)]})
     with pytest.raises(StructureError, match=r"'who' has 300 .* Leave it out; or declare a schema"):
@@ -366,3 +423,16 @@ def test_odd_numbers_raise_alike_beside_text_and_beside_numbers(value, match):
     for rows in (X, X[["a"]], lazy, lazy[["a"]], lazy[["a"]].to_dask_array(lengths=True)):
         with pytest.raises(ValueError, match=match):
             DPGBClassifier(schema="infer", **SEEDED).fit(rows, np.arange(300) % 2)
+
+
+def test_infinite_numbers_of_others_than_numeric_rows_in_memory_count_as_the_bound():
+    X = pd.DataFrame({"a": np.arange(300.0), "t": ["u", "v"] * 150})
+    y = (X["a"] > 150).astype(int)
+    far, most = X.assign(a=np.inf), X.assign(a=X["a"].max())
+    beside_text = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X, y)
+    np.testing.assert_array_equal(beside_text.predict_proba(far), beside_text.predict_proba(most))
+    numeric = DPGBClassifier(schema="infer", epsilon=20.0, **SEEDED).fit(X[["a"]], y)
+    lazy = numeric.predict_proba(dd.from_pandas(far[["a"]], npartitions=2)).compute()
+    np.testing.assert_array_equal(lazy, numeric.predict_proba(most[["a"]]))
+    with pytest.raises(ValueError, match="infinity"):
+        numeric.predict_proba(far[["a"]])

@@ -86,9 +86,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "private": (
         LOW | READING | {"warning_filters"},
         # google_crc32c: checksums of scratch (zarr needs it too); cryptography, fsspec: rows on shared stores; psutil:
-        # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too)
+        # memory (distributed needs it too); pyarrow: footers of Parquet (Dask's DataFrames need it too); cloudpickle:
+        # rows of several chunks, from worker to worker, as Dask sends them
         {"numpy", "dask", "distributed", "zarr", "xarray", "pandas"}
-        | {"google_crc32c", "cryptography", "fsspec", "psutil", "pyarrow"},
+        | {"google_crc32c", "cloudpickle", "cryptography", "fsspec", "psutil", "pyarrow"},
     ),
     # psutil: which file systems are mounted, where there is no /proc
     "controller": (LOW, {"numpy", "cryptography", "sqlalchemy", "psutil"}),

@@ -22,6 +22,7 @@ from dpgb_dask.cf_decoding import FARTHEST
 from dpgb_dask.encoding.frames import as_given
 from dpgb_dask.errors import StructureError
 from dpgb_dask.lazy_decoding import (
+    check_calendar,
     total_array,
     total_collection,
     total_decoder,
@@ -131,6 +132,28 @@ def test_a_far_date_is_missing_in_nanoseconds_and_itself_in_seconds():
     # which no declared day reaches
     assert read["s"][1] == read["s"][4] > np.datetime64("20000-01-01") > read["s"][0]
     assert read["s"][2] < np.datetime64("-20000-01-01")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_far_date_is_rounded_down_to_its_second(sign):
+    options = {"units": "seconds since 1970-01-01", "calendar": "standard", "time_unit": "s"}
+    far = 2 * FARTHEST * sign
+    (got,) = total_decoder(partial(decode_cf_datetime, **options))(np.array([far + 0.5]))
+    assert got == np.datetime64(int(far), "s")
+
+
+def test_a_function_of_the_callers_own_may_have_the_name_of_one_of_xarray():
+    def decode_bytes_array(texts):
+        return texts
+
+    assert total_decoder(partial(decode_bytes_array)) is None
+
+
+def test_a_calendar_may_be_written_in_capitals():
+    days = xr.DataArray(np.array([None], object), attrs={"calendar": "Proleptic_Gregorian"})
+    check_calendar(days)
+    with pytest.raises(StructureError, match="'Noleap', which is not NumPy's"):
+        check_calendar(days.assign_attrs(calendar="Noleap"))
 
 
 def near_the_ends(decoder, dtype):
@@ -326,6 +349,12 @@ def test_partitions_of_a_frame_are_joined_to_one(n_partitions, chosen):
     pd.testing.assert_frame_equal(total_whole(part).compute(), part.compute())
 
 
+def test_partitions_whose_categories_are_of_unlike_types_are_joined():
+    parts = [pd.DataFrame({"c": pd.Series(v, dtype="category")}) for v in ([1, 2], ["a", "b"])]
+    frame = dd.from_delayed(list(map(delayed, parts)), meta=parts[0], verify_meta=False)
+    assert total_whole(frame).compute()["c"].tolist() == [1, 2, "a", "b"]
+
+
 def test_a_reader_skips_columns_that_are_not_taken():
     frame = dd.from_pandas(pd.DataFrame({"a": [1.0], "b": [2.0]}), npartitions=1)
     total = total_collection(frame)["a"]
@@ -337,7 +366,9 @@ SHARED = {
     "head": lambda frame: frame.head(20, npartitions=-1, compute=False),
     "rolling": lambda frame: frame.assign(hours=frame.hours.rolling(2).mean().fillna(0.0)),
 }
-HOURS = Schema({"hours": (0, 1), "p": (0, 1)}, classes=[0, 1], target="y")
+HOURS = Schema(
+    {"hours": (0, 1), "p": (0, 1)}, classes=[0, 1], target="y", ignore=["name", "wide", "other"]
+)
 
 
 def hours():
@@ -399,7 +430,7 @@ def test_predictions_stand_beside_their_own_rows(tmp_path, model_of_hours, made,
     X = frame[["hours", "p"]]
     few = {"all": frame, "few": frame[["name"]], "none but what is asked": X}[kept]
     with dask.config.set({"scheduler": "sync", "dataframe.parquet.minimum-partition-size": 1}):
-        beside = few.assign(label=clf.predict(X), chance=clf.predict_proba(X)["1"])
+        beside = few.assign(label=clf.predict(frame), chance=clf.predict_proba(X)["1"])
         got, plain = beside.compute(), frame.compute()
     X = plain[["hours", "p"]]
     expected = plain[few.columns].assign(label=clf.predict(X), chance=clf.predict_proba(X)[:, 1])

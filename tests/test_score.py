@@ -8,10 +8,14 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
+from dask.delayed import delayed
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, r2_score
 
-from dpgb_dask import DPGBClassifier, StructureError, UnsupportedCollectionError
+from dpgb_dask import DPGBClassifier, Schema, StructureError, UnsupportedCollectionError
+from dpgb_dask.clients import compute
 from dpgb_dask.io import read_csv
+from dpgb_dask.scoring import score
 from dpgb_dask.testing import SeededNoise
 
 ROWS = 400
@@ -257,3 +261,124 @@ def test_explained_rows_of_zarr_are_computed(features):
         lazy = model.explain_local(rows)
         assert lazy.lazy
         np.testing.assert_array_equal(lazy.compute().steps[0], want)
+
+
+# ---- rows of Dask, which are added up chunk by chunk ----------------------------------------------------------------
+
+WIDE = Schema({"x": (0.0, 1.0)}, target_bounds=(-1e15, 1e15))
+TEXTS = Schema({"x": (0.0, 1.0)}, classes=["no, not at all", "yes, certainly"])
+
+
+def in_partitions_of(*lengths):
+    """A function that makes a Dask column of partitions of these lengths, which Dask does not know."""
+
+    def make(column):
+        parts = np.split(column, np.cumsum(lengths)[:-1])
+        return dd.from_map(pd.Series, parts, meta=pd.Series(column[:0]))
+
+    return make
+
+
+def of_unknown_chunks(*lengths):
+    """A function that makes a Dask array of chunks of these lengths, which Dask does not know."""
+
+    def make(column):
+        parts = np.split(column, np.cumsum(lengths)[:-1])
+        return da.concatenate(
+            [da.from_delayed(delayed(part), (np.nan,), column.dtype) for part in parts]
+        )
+
+    return make
+
+
+CUTS = {
+    "one chunk": lambda column: da.from_array(column, chunks=-1),
+    "chunks": lambda column: da.from_array(column, chunks=130),
+    "other chunks": lambda column: da.from_array(column, chunks=(100, 7, 1, 292)),
+    "unknown chunks": of_unknown_chunks(100, 0, 299, 1),
+    "other unknown chunks": of_unknown_chunks(99, 1, 300, 0),
+    "partitions": in_partitions_of(100, 0, 299, 1),
+    "other partitions": in_partitions_of(1, 99, 299, 1),
+    "fewer partitions": in_partitions_of(399, 1),
+}
+
+
+def numbers_around(offset):
+    """Targets, predictions and weights, of which the first chunk lies apart from the others."""
+    rng = np.random.default_rng(0)
+    y = np.sort(rng.normal(size=ROWS)) + offset
+    return y, y + rng.normal(size=ROWS) / 2, rng.random(ROWS)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("offset", [0, 1e4, 1e8, 1e12])
+@pytest.mark.parametrize("cut", CUTS)
+def test_lazy_numbers_have_one_score_whatever_their_offset(cut, offset, weighted):
+    y, predicted, weight = numbers_around(offset)
+    own = weight if weighted else None
+    # differences to the offset have no rounding errors
+    want = r2_score(y - offset, predicted - offset, sample_weight=own)
+    for other in ("chunks", "partitions", cut):
+        lazy = CUTS[cut](predicted), CUTS[other](y), CUTS[other](own) if weighted else None
+        assert score(WIDE, *lazy) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cut", CUTS)
+def test_lazy_labels_have_one_score(cut, weighted):
+    rng = np.random.default_rng(0)
+    classes = np.array(TEXTS.target.classes)
+    y, predicted = classes[rng.integers(0, 2, (2, ROWS))]
+    own = rng.random(ROWS) if weighted else None
+    want = accuracy_score(y, predicted, sample_weight=own)
+    for other in ("chunks", "partitions", cut):
+        lazy = CUTS[cut](predicted), CUTS[other](y), CUTS[other](own) if weighted else None
+        assert score(TEXTS, *lazy) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e12 + 0.1])
+@pytest.mark.parametrize("off", [0, 1])
+def test_lazy_targets_that_are_all_equal_have_the_score_of_scikit_learn(value, off):
+    y = np.full(ROWS, value)
+    lazy = (CUTS["chunks"](column) for column in (y + off, y, np.arange(1.0, ROWS + 1)))
+    assert score(WIDE, *lazy) == r2_score([1, 1], [1 + off, 1 + off]) == 1 - off
+
+
+def test_one_lazy_number_has_no_score():
+    y = da.from_array(np.append(np.full(ROWS, np.nan), 1.0), chunks=100)
+    with pytest.warns(UndefinedMetricWarning, match="less than two samples"):
+        assert np.isnan(score(WIDE, da.zeros(ROWS + 1, chunks=100), y, None))
+
+
+def test_lazy_rows_that_cannot_be_scored_are_told():
+    numbers = da.arange(ROWS, chunks=100)
+    for y, weight, message in (
+        (numbers * np.nan, None, "no value in y is a number"),
+        (numbers, numbers * 0, "sample_weight has no number above 0"),
+        (numbers[1:], None, "different numbers of rows"),
+        (numbers[numbers > 0], None, "different numbers of rows"),
+        (numbers, numbers[:-1].to_dask_dataframe(), "different numbers of rows"),
+    ):
+        with pytest.raises(StructureError, match=message):
+            score(WIDE, numbers, y, weight)
+
+
+@pytest.mark.parametrize("kind", ["chunks", "partitions"])
+@pytest.mark.parametrize("schema", [WIDE, TEXTS], ids=["numbers", "texts"])
+def test_what_comes_of_lazy_rows_does_not_grow_with_them(monkeypatch, schema, kind):
+    def spy(*collections):
+        found = compute(*collections)
+        came.append([np.asarray(part).nbytes for part in found])
+        return found
+
+    monkeypatch.setattr("dpgb_dask.scoring.compute", spy)
+    values = np.array(schema.target.classes or [0.0, 1.0])
+    came = []
+    for n_rows in (40, 4000):
+        column = values[np.arange(n_rows) % 2]
+        lazy = da.from_array(column, chunks=n_rows // 4)
+        lazy = lazy if kind == "chunks" else in_partitions_of(*[n_rows // 4] * 4)(column)
+        assert score(schema, lazy, lazy, None) == 1
+    few, many = came
+    assert few == many
+    assert sum(few) < 4 * 100

@@ -98,11 +98,11 @@ def ordered_pair(
                 line[order] = isotonic(line[order], mass[order])
     if rows is None or columns is None:
         return out
-    above, below = out.copy(), out.copy()  # one axis after the other need not leave both in order
+    # lines along the columns, which came last, need not have left the rows in order; and stay in order themselves in
+    # every maximum and minimum of some
+    above, below = out.copy(), out.copy()
     above[rows] = np.maximum.accumulate(above[rows], axis=0)
-    above[:, columns] = np.maximum.accumulate(above[:, columns], axis=1)
     below[rows[::-1]] = np.minimum.accumulate(below[rows[::-1]], axis=0)
-    below[:, columns[::-1]] = np.minimum.accumulate(below[:, columns[::-1]], axis=1)
     return np.asarray((above + below) / 2)
 
 

@@ -66,6 +66,11 @@ def split_columns(block: SourceBlock, schema: Schema) -> list[Any]:
     return [block[:, k] for k in range(block.shape[1])]
 
 
+def existing(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    """Return those of some columns that a partition has."""
+    return part[[column for column in columns if column in part.columns]]
+
+
 def as_columns(block: SourceBlock, schema: Schema) -> SourceBlock:
     """Return a frame as a tuple of its feature columns, and any other block as it is, without copying.
 

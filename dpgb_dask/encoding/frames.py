@@ -37,7 +37,7 @@ from dask.delayed import delayed
 from dask.typing import no_default
 from numpy.typing import NDArray
 
-from dpgb_dask.encoding.columns import native, objects
+from dpgb_dask.encoding.columns import existing, native, objects
 from dpgb_dask.graph_parts import rebuilt
 from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text
 
@@ -137,7 +137,7 @@ def _given(node: Any, given: dict[str, Any], total: dict[str, Any]) -> Any:
             new = _with_meta(node)
         elif name.startswith("FromPandas"):
             new = node.substitute_parameters({"pyarrow_strings_enabled": False})
-        elif name in THROUGH:
+        elif name in THROUGH or (name == "MapPartitions" and node.func is existing):
             new = rebuilt(node, lambda below: _given(below, given, total))
         else:
             new = _total(node, total)
@@ -163,6 +163,24 @@ def _total(node: Any, total: dict[str, Any]) -> Any:
             new = ParquetOfAnyValues(*node.operands)  # type: ignore[no-untyped-call]
         total[node._name] = new  # noqa: SLF001
     return total[node._name]  # noqa: SLF001
+
+
+def projected(data: Any, columns: list[Any]) -> Any:
+    """Return some columns of a frame; a reader that can skip the other columns does so.
+
+    If no reader can, Dask would select the columns in each partition, and raise for a partition that lacks one. Which
+    columns a partition has may depend on its values (`get_dummies`), so only those that exist are selected, and all
+    values of the others count as missing.
+    """
+    chosen = data[columns]
+    if isinstance(data, pd.DataFrame):
+        return chosen
+    kinds = {type(node).__name__ for node in chosen.optimize(fuse=False).expr.walk()}
+    # a function of the caller's may skip them too; but where it reads both X and y, Dask reads the columns of both at
+    # once, and selects in each partition
+    if not any(kind == "Projection" or kind.startswith("FromMap") for kind in kinds):
+        return chosen
+    return data.map_partitions(existing, columns, meta=chosen._meta, enforce_metadata=False)  # noqa: SLF001 - as above
 
 
 def _unchecked(node: Any) -> Any:

@@ -54,9 +54,9 @@ class ModelFile:
     Parameters
     ----------
     estimator : str
-        Name of the class that was fitted.
+        Name of the class that was fitted; of a subclass, of the library's own.
     parameters : dict
-        The plain parameters of its constructor (JSON values).
+        The plain parameters of the fit (JSON values).
     schema : Schema
     model : Model
     shares : BinShares

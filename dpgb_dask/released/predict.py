@@ -10,6 +10,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
+from dask._task_spec import Alias
+from dask.base import tokenize
+from dask.delayed import Delayed, delayed
+from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import dims_of
@@ -17,6 +21,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.frames import as_given, projected
 from dpgb_dask.encoding.structure import (
     check_beside,
     check_columns,
@@ -83,12 +88,24 @@ def _slice(block: Any, part: slice) -> Any:
     return block.iloc[part] if isinstance(block, pd.DataFrame) else block[part]
 
 
-def as_read(rows: Any) -> Any:
-    """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read."""
+def as_read(rows: Any, schema: Schema) -> Any:
+    """Return rows, in whose tasks no value ends what Dask or xarray makes of them as they are read.
+
+    Of a Dask DataFrame, they are the features alone, so that a reader skips all other columns.
+
+    Raises
+    ------
+    SchemaError, StructureError
+        If the columns of a Dask DataFrame do not match the schema.
+    """
+    if isinstance(rows, dd.DataFrame):
+        positions = check_columns(as_given(rows)._meta, schema)  # noqa: SLF001 - dask has no public name for it
+        if len(positions) < len(rows.columns):
+            rows = projected(rows, [rows.columns[k] for k in positions])
     return total_collection(rows, as_given=True)
 
 
-def apply(  # noqa: PLR0911 - one per kind of collection
+def apply(
     function: RowFunction, rows: Any, dtype: np.dtype[Any], columns: tuple[Any, ...] | None = None
 ) -> Any:
     """Apply a function of row blocks to any collection; its kind decides that of the output.
@@ -122,27 +139,30 @@ def apply(  # noqa: PLR0911 - one per kind of collection
     if isinstance(rows, xr.DataArray):
         return _on_dataarray(function, rows, dtype, columns)
     if isinstance(rows, dd.DataFrame):
-        rows = as_read(rows)
-        meta = rows._meta  # noqa: SLF001 - dask has no public name for it
-        check_columns(meta, function.schema)
+        rows = as_read(rows, function.schema)
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
             _on_partition,
-            function,
+            _sent_once(function),
             columns,
-            meta=_frame(empty, meta.index[:0], columns),
+            meta=_frame(empty, rows._meta.index[:0], columns),  # noqa: SLF001 - as in `as_read`
             token=function.task,
         )
     if isinstance(rows, da.Array):
         if rows.ndim != 2:
             raise no_table(rows)
         check_columns(np.empty((0, rows.shape[1]), rows.dtype), function.schema)
-        rows = as_read(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
-        same: dict[str, Any] = {"dtype": dtype, "token": function.task}
-        if columns is None:
-            return rows.map_blocks(function, drop_axis=1, meta=np.empty(0, dtype), **same)
-        chunks = (rows.chunks[0], (len(columns),))
-        return rows.map_blocks(function, chunks=chunks, meta=np.empty((0, 0), dtype), **same)
+        rows = total_collection(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
+        made = da.map_blocks(
+            _on_block,
+            _sent_once(function),
+            rows,
+            chunks=(rows.chunks[0], (1 if columns is None else len(columns),)),
+            meta=np.empty((0, 0), dtype),
+            dtype=dtype,
+            token=function.task,
+        )
+        return _of_one_axis(made, function.task) if columns is None else made
     if not isinstance(rows, pd.DataFrame):
         given = rows
         if not isinstance(rows, np.ma.MaskedArray):  # whose mask says what is missing
@@ -151,6 +171,29 @@ def apply(  # noqa: PLR0911 - one per kind of collection
             raise no_table(given)
     check_columns(rows, function.schema)
     return function(rows)
+
+
+def _sent_once(function: RowFunction) -> Delayed:
+    """Return a function as a key of its own in a graph: it goes to a worker once, and not with every task."""
+    return delayed(function, name=f"dpgb-model-{tokenize(function)}", traverse=False)
+
+
+def _on_block(function: RowFunction, block: NDArray[Any]) -> NDArray[Any]:
+    return function(block)
+
+
+def _of_one_axis(made: da.Array, task: str) -> da.Array:
+    """Return blocks of one axis, which Dask takes for columns, as an array of one axis.
+
+    Dask fuses no task that drops an axis with what makes its rows.
+    """
+    name = f"{task}-{tokenize(made.name)}"
+    named: dict[Any, Any] = {
+        (name, k): Alias((name, k), (made.name, k, 0)) for k in range(made.numblocks[0])
+    }
+    below: Any = [made]
+    graph = HighLevelGraph.from_collections(name, named, dependencies=below)
+    return da.Array(graph, name, made.chunks[:1], meta=np.empty(0, made.dtype))
 
 
 def _on_group(
@@ -182,14 +225,15 @@ def _of_arrays(
 ) -> da.Array:
     """Apply a function to columns, one array each; the first one's chunks are kept."""
     arrays = [total_collection(array.rechunk(arrays[0].chunks)) for array in arrays]
-    same: dict[str, Any] = {"function": function, "dtype": dtype, "token": function.task}
+    given = (_sent_once(function), *arrays)
+    same: dict[str, Any] = {"dtype": dtype, "token": function.task}
     if columns is None:
-        return da.map_blocks(_on_columns, *arrays, meta=np.empty(0, dtype), **same)
+        return da.map_blocks(_on_columns, *given, meta=np.empty(0, dtype), **same)
     shape = {"new_axis": 1, "chunks": (arrays[0].chunks[0], (len(columns),))}
-    return da.map_blocks(_on_columns, *arrays, meta=np.empty((0, 0), dtype), **shape, **same)
+    return da.map_blocks(_on_columns, *given, meta=np.empty((0, 0), dtype), **shape, **same)
 
 
-def _on_columns(*columns: NDArray[Any], function: RowFunction) -> NDArray[Any]:
+def _on_columns(function: RowFunction, *columns: NDArray[Any]) -> NDArray[Any]:
     return function(columns)
 
 

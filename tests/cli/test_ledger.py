@@ -156,8 +156,8 @@ def automatic(place):
         run("ledger", "open", url, account, "--epsilon", 4, "--delta", 1e-6)
     shutil.copy(place / "people.parquet", place / "next.parquet")
 
-    def fit(data, out, *options, account="people"):
-        charged = ("--ledger", url, "--account", account, "--resume", "auto", "--quiet")
+    def fit(data, out, *options, account="people", resume=("--resume", "auto")):
+        charged = ("--ledger", url, "--account", account, *resume, "--quiet")
         plan = ("--recipe", "fdp-tr-newton", "--n-estimators", 1, "--epsilon", 0.5, "--delta", 1e-6)
         given = ("--schema", place / "schema.json", "--out", place / out)
         return run("fit", place / data, *given, *plan, *charged, *options)
@@ -227,6 +227,20 @@ def test_an_unfinished_fit_of_another_command_is_left_alone(automatic, monkeypat
     assert fit("people.parquet", "jan.json", account="others") == 0  # in a file, accounts are apart
     assert fit("people.parquet", "jan.json", "--overwrite") == 0
     assert [one.state for one in ledger.fits("people")] == ["RELEASED"]
+
+
+def test_an_unfinished_fit_goes_on_before_one_that_ended_is_given_again(
+    place, automatic, monkeypatch
+):
+    fit, ledger = automatic
+    assert fit("people.parquet", "m.json") == 0
+    with monkeypatch.context() as patch:
+        interrupt_rounds(patch)
+        assert fit("people.parquet", "m.json", "--overwrite", resume=()) == 130
+    assert fit("people.parquet", "m.json", "--overwrite") == 0
+    _, second = ledger.fits("people")
+    assert second.state == "RELEASED"
+    assert DPGBClassifier.load(place / "m.json").fit_id_ == second.fit_id
 
 
 def test_a_fit_without_a_note_is_not_taken_for_the_commands_own(place, automatic, capsys):

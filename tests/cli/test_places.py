@@ -1,6 +1,8 @@
 """Nothing is written over that is read, that another wrote, or that was not asked for."""
 
 import errno
+import os
+from argparse import Namespace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,6 +11,8 @@ import pytest
 from cli_parts import BUDGET, model_of, run
 
 from dpgb_dask import DPGBClassifier
+from dpgb_dask.cli.places import check_out, check_spared
+from dpgb_dask.errors import StructureError
 
 
 def test_only_what_is_asked_for_is_replaced(place, capsys):
@@ -108,6 +112,20 @@ def test_overwrite_never_replaces_what_is_read_or_a_ledger(place, people, capsys
     assert run("predict", model, csv, "--out", place / "y.csv") == 0
     assert run("predict", model, folder, "--out", place / "y.csv", "--overwrite") == 0
     assert run("predict", model, csv, "--out", folder, "--overwrite") == 0
+
+
+@pytest.mark.parametrize("end", ["", "/", "/part.csv"])
+def test_at_a_url_nothing_is_written_where_what_is_read_is(end):
+    read, written = "s3://bucket/people.csv", f"s3://bucket/people.csv{end}"
+    for one, other in ((read, written), (written, read)):
+        with pytest.raises(StructureError, match="would be written where"):
+            check_spared(Namespace(data=one), other)
+    check_spared(Namespace(data=read), "s3://bucket/people.csv.gz")
+
+
+def test_nothing_is_made_beside_a_device(monkeypatch):
+    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=OSError(errno.EROFS, "no")))
+    check_out(Path(os.devnull), overwrite=True)
 
 
 def test_predictions_are_replaced_as_a_whole(place, people, monkeypatch):

@@ -14,7 +14,7 @@ from odd_lines import BAD_LINES, ODD_LINES
 from sklearn.metrics import roc_auc_score
 
 from dpgb_dask import Datetime, DPGBClassifier, Schema
-from dpgb_dask.cli.tables import open_table
+from dpgb_dask.cli.tables import _whole, open_table
 from dpgb_dask.encoding.codes import encode_target, read_values
 from dpgb_dask.private.reading.units import NO_UNIT, hash_units
 
@@ -542,6 +542,14 @@ def test_a_single_array_of_zarr_is_decoded(tmp_path, capsys):
     np.testing.assert_array_equal(X.compute(), [[np.nan, 1.0], [0.5, 2.0]])
     assert not columns
     assert capsys.readouterr().err == ""
+
+
+def test_whole_numbers_of_zarr_without_a_sign_have_none_beside_a_mark(tmp_path):
+    data, mark = np.array([2**64 - 1, 0, 5], np.uint64), {"_FillValue": 5}
+    array = zarr.create_array(tmp_path / "n.zarr", data=data, chunks=(2,), attributes=mark)
+    found = _whole({"n": None}, {"n": array}, (2, 1))["n"].compute()
+    assert found.dtype == "UInt64"
+    assert found.tolist() == [2**64 - 1, 0, pd.NA]
 
 
 def test_zarr_whose_columns_are_no_rows_is_refused(tmp_path, capsys):

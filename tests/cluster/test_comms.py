@@ -1,10 +1,13 @@
 """Rounds over Dask's own comms: the same sums as in this process; if the tree has no answer, tasks give it."""
 
+import asyncio
 import logging
 import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from dpgb_dask.errors import LostCodesError, PlanError
 from dpgb_dask.private.answering.shards import Shard
 from dpgb_dask.private.rounds import comms, worker_tasks
 from dpgb_dask.private.rounds.comms import AnswerRounds, CommTree, is_slower, pays
+from dpgb_dask.private.rounds.messages import lacks_parts
 
 PASSED = ("count", "coarse", "fine", "target")  # answered by the survey, without a round
 
@@ -198,6 +202,16 @@ def test_comms_that_never_answer_are_left_alone(seen, expected, monkeypatch):
     assert not any(seen)
     assert len(asked) == comms.MOST_FAILURES
     rounds.close()
+
+
+@pytest.mark.parametrize(("error", "answer"), [(lacks_parts(), []), (ValueError("SECRET"), None)])
+def test_a_shard_that_lacks_parts_gives_another_answer_than_one_that_fails(
+    error, answer, monkeypatch
+):
+    monkeypatch.setattr(comms, "_answer_all", Mock(side_effect=error))
+    plugin, threads = AnswerRounds(), SimpleNamespace(nthreads=1)
+    plugin._worker = SimpleNamespace(data={"shard": None}, state=threads)
+    assert asyncio.run(plugin.answer_round([("tcp://worker", ("shard",))], b"")) == answer
 
 
 @pytest.mark.usefixtures("client")

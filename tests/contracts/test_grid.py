@@ -28,6 +28,20 @@ def test_edges_of_a_grid_are_edges_of_the_finest(name, n_uniform):
 
 
 @pytest.mark.parametrize("name", FEATURES)
+def test_every_edge_has_declared_values_on_both_sides(name):
+    feature = FEATURES[name]
+    edges = numeric_edges(feature, FINE)
+    assert np.all((feature.low <= edges) & (edges < feature.high))
+
+
+def test_integers_of_a_range_up_to_128_have_a_cell_each_in_every_grid():
+    for n_uniform in GRIDS:
+        edges = numeric_edges(Numeric(0, 128, integer=True), n_uniform)
+        assert edges.tolist() == (np.arange(128) + 0.5).tolist()
+    assert len(numeric_edges(Numeric(0, 129, integer=True), min(GRIDS))) < 129
+
+
+@pytest.mark.parametrize("name", FEATURES)
 def test_a_finer_grid_has_the_edges_of_a_coarser_one(name):
     grids = [numeric_edges(FEATURES[name], n) for n in sorted(GRIDS)]
     for coarse, fine in itertools.pairwise(grids):
@@ -39,6 +53,14 @@ def test_the_coarsest_grid_has_few_cells_and_still_resolves_wide_bounds():
     assert len(edges) <= 40
     values = edges[(edges > 0) & (edges < 10)]  # a thousandth of the range: an edge an octave
     assert np.max(np.diff(np.log2(values))) < 1.01
+
+
+@pytest.mark.parametrize("n_uniform", GRIDS)
+def test_grids_of_256_cells_and_more_have_four_edges_an_octave(n_uniform):
+    edges = numeric_edges(Numeric(0, 1e4), n_uniform)
+    few = edges[(edges > 0) & (edges < 5)]
+    octaves = np.diff(np.log2(few))
+    np.testing.assert_allclose(octaves, 0.25 if n_uniform >= 256 else 1.0)
 
 
 @pytest.mark.parametrize("n_uniform", GRIDS)

@@ -131,6 +131,13 @@ def test_trees_become_monotone_and_stay_so(directions):
     np.testing.assert_array_equal(ordered_leaves(splits, out, directions, BINS), out)
 
 
+def test_a_mean_between_steps_is_rounded_down():
+    stumps = Splits.plain(np.zeros((2, 1), np.uint16), np.zeros((2, 1), np.uint8))
+    value = np.array([[[1, 0], [0, -1]]], np.int32)
+    out = ordered_leaves(stumps, value, np.array([1, 0, 0], np.int8), BINS)
+    assert out.tolist() == [[[0, 0], [-1, -1]]]
+
+
 def test_a_tree_without_the_feature_stays():
     rng = np.random.default_rng(2)
     splits = Splits.plain(np.full((3, 7), 1, np.uint16), np.full((3, 7), 1, np.uint8))

@@ -100,6 +100,10 @@ def test_numbers_beyond_the_range_of_floats_are_infinite(text):
     assert cell(f"{text}x") == f"{text}x"
 
 
+def test_a_number_of_thousands_of_digits_is_one():
+    assert cell("0" * 5000 + "7") == 7.0
+
+
 def test_a_row_does_not_change_how_others_are_read():
     text = "+0.10490011715303971"
     found = set()

@@ -7,7 +7,7 @@ import pytest
 
 from dpgb_dask.contracts.features import Categorical, Datetime, Hashed, Numeric
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.structure import check_columns, check_file_types
+from dpgb_dask.encoding.structure import check_columns, check_file_types, check_one_axis
 from dpgb_dask.errors import SchemaError, StructureError
 
 SCHEMA = Schema(
@@ -166,3 +166,17 @@ def test_labels_of_a_type_that_can_never_match_raise_in_files_alone(declared, co
         else:
             with pytest.raises(SchemaError, match="none can match"):
                 check_file_types({"f": column.dtype}, schema)
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        (["a", "b", "c"], r"'2' along \('c',\)\. They need"),
+        (["a", "b", "c", "d"], r"'2' along \('c',\), …\. They need"),
+        (["row", "rows"], r"\('rowss', data\[name\]\.data\).*stack\(rowss=\('row', 'rows'\)\)"),
+    ],
+    ids=["three", "four", "taken"],
+)
+def test_some_axes_are_named_and_a_new_one_that_is_none_of_them(axes, words):
+    with pytest.raises(StructureError, match=words):
+        check_one_axis({str(k): (axis,) for k, axis in enumerate(axes)})

@@ -240,6 +240,7 @@ def cftime_date(year, month, day, calendar):
 
     def turned(self, name):
         other = {(1500, "standard"): (1500, 1, 10), (2020, "julian"): (2020, 2, 16)}
+        other |= {(1582, "standard"): (1582, 10, 14)}
         assert name == "proleptic_gregorian"
         return cftime_date(*other[self.year, self.calendar], name)
 
@@ -252,6 +253,7 @@ CFTIME = [
     ((2020, 2, 3), "standard", "2020-02-03"),
     ((2567, 7, 31), "gregorian", "2567-07-31"),
     ((1500, 1, 1), "standard", "1500-01-10"),
+    ((1582, 10, 4), "standard", "1582-10-14"),
     ((1500, 1, 1), "proleptic_gregorian", "1500-01-01"),
     ((2020, 2, 3), "julian", "2020-02-16"),
     ((2020, 2, 3), "noleap", "2020-02-03"),

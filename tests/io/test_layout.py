@@ -15,7 +15,7 @@ def test_shards_are_neither_small_nor_large(width, dtype):
     inputs = check_inputs(np.zeros((0, width), dtype), np.zeros(0), None, schema)
     rows = layout.rows_per_shard(layout.Layout.of(inputs, schema), None)
     assert rows & (rows - 1) == 0
-    assert rows <= layout.MOST_ROWS
+    assert layout.LEAST_ROWS <= rows <= layout.MOST_ROWS
     assert (
         rows == layout.LEAST_ROWS or rows * width * np.dtype(dtype).itemsize <= layout.SHARD_BYTES
     )

@@ -1,6 +1,7 @@
 """Opening data sets: what is gone, damaged or newer is noticed, and what another schema may ask of one."""
 
 import json
+from dataclasses import replace
 
 import dask
 import numpy as np
@@ -10,9 +11,12 @@ import zarr
 from forms import SCHEMA, some_rows
 
 from dpgb_dask import DPGBClassifier, Schema
+from dpgb_dask.contracts.features import Grouped, Hashed
 from dpgb_dask.errors import ChunkError, StructureError
 from dpgb_dask.io import open_dataset, write_dataset
+from dpgb_dask.io.layout import CHECKED
 from dpgb_dask.io.opening import is_dataset, not_kept
+from dpgb_dask.io.rows import _categorical
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
@@ -37,6 +41,15 @@ def test_a_lost_or_damaged_shard_is_noticed(tmp_path):
     shard.unlink()
     with pytest.raises(StructureError, match="lacks parts"):
         open_dataset(path)
+
+
+def test_an_array_that_says_other_things_of_itself_is_noticed(tmp_path):
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA)
+    place = tmp_path / "d.zarr" / "y" / "zarr.json"
+    said = json.loads(place.read_text())
+    place.write_text(json.dumps(said | {"attributes": {"scale_factor": 2}}))
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(tmp_path / "d.zarr")
 
 
 def test_what_is_not_there_or_no_data_set_cannot_be_opened(tmp_path):
@@ -103,6 +116,17 @@ def test_a_schema_may_ask_what_was_kept(name, tmp_path, binary_schema, features,
     assert got == (() if kept else ("color",))
 
 
+def test_a_hash_or_a_mapping_is_kept_as_it_is_whether_values_may_be_missing_or_not(tmp_path):
+    declared = {"h": Hashed(8), "g": Grouped({"a": 1, "b": 2})}
+    frame = pd.DataFrame({"h": ["x", "y"], "g": ["a", "b"]})
+    write_dataset(tmp_path / "d.zarr", frame, [0, 1], schema=Schema(declared, classes=[0, 1]))
+    data = open_dataset(tmp_path / "d.zarr")
+    expected = {name: replace(feature, missing=True) for name, feature in declared.items()}
+    assert not_kept(data, Schema(expected, classes=[0, 1])) == ()
+    other = {"h": Hashed(9), "g": Grouped({"a": 1, "b": 1})}
+    assert not_kept(data, Schema(other, classes=[0, 1])) == ("h", "g")
+
+
 @pytest.mark.parametrize("frame", [False, True])
 def test_a_schema_may_ask_what_was_kept_of_labels(frame, tmp_path, features):
     rows = features[["x", "age", "color"][: 2 + frame]]
@@ -132,6 +156,53 @@ def test_numbers_are_kept_as_they_are(tmp_path, features, labels):
     assert not_kept(data, other) == ("x", "age")
     other = Schema({"x": (0, 1), "age": [1, "a"]}, classes=[0, "b"])
     assert not_kept(data, other) == ("age", "target")
+
+
+@pytest.fixture
+def of_format_1(tmp_path):
+    """A data set as the first format had it: it records nothing of its shards."""
+    write_dataset(tmp_path / "d.zarr", *some_rows(), schema=SCHEMA, shard_rows=ROWS)
+    group = zarr.open_group(tmp_path / "d.zarr")
+    facts = {name: fact for name, fact in group.attrs["dpgb_dask"].items() if name not in CHECKED}
+    group.attrs["dpgb_dask"] = facts | {"format": 1}
+    return group
+
+
+@pytest.mark.usefixtures("of_format_1")
+def test_a_data_set_of_format_1_is_read(tmp_path):
+    data = open_dataset(tmp_path / "d.zarr")
+    np.testing.assert_array_equal(data.X.compute(), some_rows()[0])
+
+
+@pytest.mark.usefixtures("of_format_1")
+def test_a_lost_shard_of_format_1_is_noticed(tmp_path):
+    (tmp_path / "d.zarr" / "X" / "c" / "2" / "0").unlink()
+    with pytest.raises(StructureError, match="lacks parts"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("shards", [ROWS // 2, None])
+def test_other_shards_of_format_1_are_noticed(shards, of_format_1, tmp_path):
+    y = np.ones_like(of_format_1["y"])
+    del of_format_1["y"]
+    chunks = (shards or ROWS,)
+    of_format_1.create_array("y", data=y, chunks=chunks, shards=shards and chunks)
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("version", [0, True, "1", 1.0])
+def test_a_format_that_never_was_is_damage(version, of_format_1, tmp_path):
+    of_format_1.attrs["dpgb_dask"] = of_format_1.attrs["dpgb_dask"] | {"format": version}
+    with pytest.raises(StructureError, match="is damaged"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+def test_a_category_that_is_missing_shifts_no_other():
+    """Schemas of version 0.2 may have one."""
+    read = _categorical(np.arange(4), (None, "a"))
+    assert read.codes.tolist() == [-1, 0, 1, -1]
+    assert read.categories.tolist() == ["a", "<other>"]
 
 
 def test_a_newer_format_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Files of delimited text: each line is one row, each value is its own text, whatever stands around it."""
 
 import bz2
+import codecs
 import csv
 import gzip
 import warnings
@@ -127,6 +128,12 @@ def test_a_line_that_cannot_be_read_is_named_by_its_number(name, ending, tmp_pat
             read_csv(both, strict=True, blocksize=9_000).compute()
         assert f"p1.csv{ending}', line {number}: " in str(told.value)
         assert len(read_csv(both, blocksize=9_000)) == 20 + 3000 + 2
+
+
+def test_a_first_line_behind_a_byte_order_mark_is_not_the_line_that_cannot_be_read(tmp_path):
+    path = write(tmp_path, codecs.BOM_UTF8 + b'"a,b",c', b"1,2", b"3")
+    with pytest.raises(StructureError, match=", line 3: "):
+        read_csv(path, strict=True).compute()
 
 
 def test_delimiters_quotes_and_encodings(tmp_path):
@@ -306,6 +313,8 @@ def test_options_and_files_that_are_none_are_refused(tmp_path):
         with pytest.raises(StructureError, match="does not exist") as info:
             read_csv(tmp_path / name)
         assert info.value.__context__ is None
+    with pytest.raises(StructureError, match=r"no\.csv' does not exist"):
+        read_csv([path, tmp_path / "no.csv"])
     with pytest.raises(StructureError, match="names no file"):
         read_csv([])
     with pytest.raises(StructureError, match="does not know this protocol"):

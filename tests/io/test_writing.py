@@ -31,6 +31,7 @@ from dpgb_dask.encoding.columns import exact_ids
 from dpgb_dask.errors import ChunkError, SchemaError, StructureError
 from dpgb_dask.io import open_dataset, place, write_dataset, writing
 from dpgb_dask.io.opening import is_dataset
+from dpgb_dask.names import WEIGHT
 from dpgb_dask.testing import SeededNoise
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0, "epsilon": 4.0, "on_few_rows": "continue"}
@@ -79,6 +80,14 @@ def test_every_type_of_matrix_gives_the_same_model(dtype, tmp_path):
     assert data.X.dtype == np.dtype(dtype).newbyteorder("=")
 
 
+def test_numbers_longer_than_zarr_has_are_stored_as_floats(tmp_path):
+    X, y = (part.astype(np.longdouble) for part in some_rows())
+    write_dataset(tmp_path / "d.zarr", X, y, schema=SCHEMA)
+    data = open_dataset(tmp_path / "d.zarr")
+    np.testing.assert_array_equal(data.X.compute(), X.astype(np.float64))
+    assert data.X.dtype == data.y.dtype == np.float64
+
+
 def tables(features, labels):
     """A frame with text, in every kind of table."""
     text = features.astype({"color": "str"})
@@ -125,6 +134,15 @@ def test_text_labels_other_values_and_missing_ones_are_kept_apart(tmp_path):
     assert isinstance(data.y, da.Array)
 
 
+def test_text_beside_numbers_stays_another_value_than_a_missing_one(tmp_path):
+    """Categories that are numbers are stored as such, and have no place for it."""
+    schema = Schema({"c": [1, 2], "b": bool}, classes=[0, 1])
+    frame = pd.DataFrame({"c": [2, "?", None], "b": [True, "?", None]}, dtype=object)
+    write_dataset(tmp_path / "d.zarr", frame, np.array([0, 1, 1]), schema=schema)
+    found = schema.check(*open_dataset(tmp_path / "d.zarr")[:2])
+    assert [(one.unknown, one.missing) for one in found.columns] == [(1, 1), (1, 1)]
+
+
 def check_same_model_again(tmp_path, *inputs):
     (tmp_path / "again").mkdir()
     return check_same_model(tmp_path / "again", *inputs)
@@ -145,6 +163,15 @@ def test_weights_give_the_same_model(lazy, tmp_path, binary_schema, features, la
     if lazy:
         X, y, w = (dd.from_pandas(part, npartitions=3) for part in (X, y, w))
     check_same_model(tmp_path, schema, X, y, w)
+
+
+def test_weights_stand_beside_a_target_of_their_name(tmp_path):
+    schema = Schema({"c": ["a", "b"]}, classes=[0, 1], target=WEIGHT, max_weight=3)
+    frame = pd.DataFrame({"c": ["a", "b"]})
+    write_dataset(tmp_path / "d.zarr", frame, [0, 1], schema=schema, sample_weight=[3.0, 2.0])
+    data = open_dataset(tmp_path / "d.zarr")
+    assert data.y.compute().tolist() == [0, 1]
+    assert data.sample_weight.compute().tolist() == [3.0, 2.0]
 
 
 ODD_UNITS = [(3, "a"), "\ud800", b"\xff", [], 0.5, -1]
@@ -602,6 +629,17 @@ def test_a_data_set_at_a_url_is_replaced(store):
         assert store.ls("/", detail=False) == ["/d.zarr"]
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failed_write_leaves_no_rows_at_a_url(there, store, monkeypatch):
+    if there:
+        write_dataset("memory://d.zarr", *marked(1), **URL)
+    monkeypatch.setattr(writing._Writer, "write", fail_at(0))
+    with pytest.raises(KeyboardInterrupt):
+        write_dataset("memory://d.zarr", *marked(2), **URL)
+    assert whole_sets(store) == ({"d.zarr": 1} if there else {})
+    assert store.ls("/", detail=False) == (["/d.zarr"] if there else [])
+
+
 def n_requests(store):
     """The number of requests that change the store while a data set is replaced."""
     write_dataset("memory://d.zarr", *marked(1), **URL)
@@ -888,9 +926,10 @@ def test_masked_units_are_none(tmp_path, binary_schema, features, labels):
     assert got[9] == "sp9"
 
 
-def test_wrong_chunk_sizes_stop(tmp_path):
-    x = da.from_delayed(delayed(np.zeros)((400, 4)), (500, 4), np.float64)
-    y = da.from_delayed(delayed(np.zeros)(400), (500,), np.float64)
+@pytest.mark.parametrize("n", [400, 600])
+def test_wrong_chunk_sizes_stop(n, tmp_path):
+    x = da.from_delayed(delayed(np.zeros)((n, 4)), (500, 4), np.float64)
+    y = da.from_delayed(delayed(np.zeros)(n), (500,), np.float64)
     with pytest.raises(StructureError, match="another number of rows") as caught:
         write_dataset(tmp_path / "d.zarr", x, y, schema=SCHEMA)
     assert "00" not in str(caught.value)

@@ -31,6 +31,7 @@ GRIDS = {
     "one ulp apart": np.nextafter(1.0, 2) + np.arange(9) * 2.0**-52,
     "lognormal": np.exp(np.random.default_rng(8).standard_normal(249).cumsum() / 9).cumsum(),
     "below zero": numeric_edges(Numeric(-100, -1), FINE)[:254],
+    "one float32": 1 + np.arange(60) * 1e-12,
     "far from zero": 1e6 + np.arange(60) / 8,
     "half of them infinite": np.concatenate((-(10.0 ** np.arange(70, 10, -1)), [-1.0])),
     "beyond float32": np.array([-1e300, -1e39, -1.0, 0.0, 1.0, 1e39, 1e300]),

@@ -155,9 +155,14 @@ def test_a_code_beyond_its_feature_counts_in_the_last_bin():
     got = histogram.joint_sums(codes, packed, 4, (3, 2))  # in one group
     assert got[:, 0].tolist() == [[1, 1], [0, 0], [6, 2], [0, 0], [7, 3]]
     sizes = (200, 210, 220, 230, 240)  # alone, in a loop of four and in one of one
-    got = histogram.joint_sums(np.repeat(codes[:1], 5, axis=0), packed, 4, sizes)
-    for part in np.split(got[:, 0], np.cumsum(sizes)[:-1]):
-        assert part[[0, 9, -1]].tolist() == [[1, 1], [2, 1], [4, 1]]
+    for beyond in (sizes, [255] * 5):
+        alone = np.array([[0, 9, code] for code in beyond], np.uint8)
+        for n_scores in (1, 3):
+            got = histogram.joint_sums(alone, np.repeat(packed, n_scores, axis=0), 4, sizes)
+            for part in np.split(got, np.cumsum(sizes)[:-1]):
+                assert part[[0, 9, -1]].tolist() == [
+                    [pair] * n_scores for pair in ([1, 1], [2, 1], [4, 1])
+                ]
 
 
 @pytest.mark.parametrize("bound", [0, -1, 1 << 31])

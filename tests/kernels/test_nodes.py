@@ -195,10 +195,11 @@ def test_codes_and_nodes_beyond_their_range_count_in_the_last(n_nodes):
     assert got[-1, 2].tolist() == ([6, 2] if n_nodes == 1 else [4, 1])
 
 
+@pytest.mark.parametrize("n_cells", [201, 256])
 @pytest.mark.parametrize("n_nodes", [1, 2, 20])
-def test_codes_beyond_their_range_count_in_the_last_bin_of_four_features_per_loop(n_nodes):
+def test_codes_beyond_their_range_count_in_the_last_bin_of_four_features_per_loop(n_nodes, n_cells):
     sizes = (200,) * 4
-    codes, node, g, h = rows_of(500, (256,) * 4, n_nodes, 9)
+    codes, node, g, h = rows_of(500, (n_cells,) * 4, n_nodes, 9)
     got = nodes.node_sums(codes, every(codes), sizes, node, n_nodes, pack(g, h), 9)
     clamped = np.minimum(codes, 199)
     want = naive_node_sums(clamped, every(codes), sizes, node, n_nodes, g, h)

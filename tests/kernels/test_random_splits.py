@@ -80,6 +80,14 @@ def test_places_follow_their_chances():
     np.testing.assert_allclose(np.bincount(place) / n, [0, 0.2, 0.6, 0.2], atol=0.02)
 
 
+def test_a_draw_at_the_very_beginning_passes_places_that_may_not_be_drawn():
+    left = np.zeros((1, 1), np.int16), np.full((1, 1), 3, np.int16)
+    below, draws = np.array([[0.0, 0.0, 0.5, 1.0]]), np.zeros((2, 1))
+    feature = np.zeros(1, np.uint16)
+    place = split_nodes(np.ones(1), below, None, draws, np.zeros(1, bool), left, feature)
+    assert place.tolist() == [1]
+
+
 def test_a_draw_at_the_very_end_is_of_a_feature_and_a_place_that_may_be_drawn():
     """A product of a number below 1 may round up to all chances together."""
     chance, below = np.array([0.1, 0.2, 0.0]), np.tile([0, 0.5, 1.0], (3, 1))

@@ -79,3 +79,24 @@ def test_best_splits_are_those_of_plain_loops(seed, n_scores):
     assert not got.masked[0]
     assert set(got.masked) == {False, True}
     assert len(set(got.feature)) > 2
+
+
+def best_of(grad, cuts, missing, noise):
+    """The best split of one node, of features with the same cells, all of which weigh alike."""
+    n = len(cuts)
+    grad = np.tile(np.array(grad, float), n)[None, :, None]
+    ends, yes = np.arange(1, n + 1) * grad.shape[1] // n, np.ones(n, bool)
+    cuts = [np.array(own) for own in cuts]
+    return best_splits(grad, 5 + 0 * grad, ends, cuts, ~yes, missing & yes, None, *noise)
+
+
+def test_of_equal_splits_the_first_feature_and_cut_are_taken():
+    got = best_of([1, -1, 1, -1], [[1], [0, 2], [0, 2]], False, (0.5, 0.0, 0.0))
+    assert (got.feature.tolist(), got.threshold.tolist()) == ([1], [0])
+
+
+def test_a_split_that_parts_nothing_sends_missing_values_left_too():
+    """It is the best one where all others have less than no gain."""
+    got = best_of([0, 0, 0], [[0, 1]], True, (0.5, 0.4, 0.05))
+    assert not got.masked[0]
+    assert got.threshold.tolist() == [2]

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import pickle
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from dpgb_dask.display import floored
 from dpgb_dask.errors import LedgerError, PlanError, StructureError
 from dpgb_dask.plots import plot_model
 from dpgb_dask.plots.model import CATEGORIES, CLASSES
-from dpgb_dask.plots.style import LABEL, plain, plain_term, thinned
+from dpgb_dask.plots.style import LABEL, plain, plain_term, power_of, thinned
 from dpgb_dask.released.explain import Axis, GlobalExplanation, Term
 from dpgb_dask.testing import SeededNoise
 
@@ -270,6 +271,30 @@ def test_a_model_that_says_nothing_is_drawn():
     plot_model(explanation()).draw_without_rendering()
 
 
+def test_a_long_name_takes_the_room_that_a_short_one_beside_it_leaves():
+    assert len(plain_term(("a" * 30, "b"), f"{'a' * 30} & b")) == LABEL
+
+
+def test_fewer_terms_than_none_are_none():
+    figure = plot_model(explanation(term(numeric()), term(nominal())), n_terms=-1)
+    assert [axes.get_title() for axes in figure.axes] == ["importance"]
+
+
+def test_a_pair_without_any_effect_has_the_colour_of_none():
+    flat = replace(term(numeric(n=4), nominal()), scores=np.zeros((5, 5)))
+    axes = plot_model(explanation(flat), n_terms=1).axes[1]
+    assert axes.collections[0].get_clim() == (-1, 1)
+
+
+def test_the_power_of_ten_of_importances_holds_their_bands():
+    wide = replace(term(numeric()), importance_upper=1e300)
+    assert plot_model(explanation(wide)).axes[0].get_xlabel().endswith("in 1e+300")
+
+
+def test_no_power_of_ten_holds_an_infinite_value():
+    assert power_of([1.0, math.inf]) == 1.0
+
+
 def test_a_crowded_axis_is_logarithmic():
     edges = np.array([0, 1, 10, 100, 1000, 100_000.0])
     weights = np.array([0.5, 0.3, 0.1, 0.05, 0.04, 0.01])
@@ -320,6 +345,8 @@ def test_a_waterfall_ends_at_the_score_and_says_the_prediction(name, request, fe
     named = [label.get_text() for label in axes.get_yticklabels()]
     largest = np.argsort(-np.abs(sizes))[: len(bars)]
     np.testing.assert_allclose([w for _, w in bars[:4]], sizes[largest[:4]])
+    for text in axes.texts[1:-1]:  # beside the end of their bar
+        assert (text.get_ha() == "right") == text.get_text().startswith("-")
     assert named[0] == "intercept"
     assert named[-1] == "score"
     assert named[1].startswith(told.names[largest[0]])

@@ -23,8 +23,9 @@ from dpgb_dask.errors import PlanError, StructureError, VerificationError
 from dpgb_dask.estimators import load
 from dpgb_dask.plots import plot_model
 from dpgb_dask.released import export
-from dpgb_dask.released.edit import UNCHANGED, Editor
+from dpgb_dask.released.edit import UNCHANGED, Editor, _with_pair
 from dpgb_dask.released.explain import explain_global
+from dpgb_dask.released.explain.decomposition import PairEffect
 from dpgb_dask.released.export import model_to_dict
 from dpgb_dask.released.predict import scorer
 from dpgb_dask.testing import SeededNoise
@@ -92,7 +93,8 @@ def test_monotone_orders_tables_pairs_and_trees(model):
 
 @pytest.mark.parametrize(
     ("low", "high", "steps"),
-    [(-0.1, 0.1, (-6553, 6553)), (-0.5, 0.5, (-32768, 32768)), (0.1, 0.1, (6554, 6554)), (0.100002, 0.1, None)],
+    [(-0.1, 0.1, (-6553, 6553)), (-0.5, 0.5, (-32768, 32768)), (0.1, 0.1, (6554, 6554)),
+     (-16384.0, 16384.0, (-(1 << 30), 1 << 30)), (6553.3 / 65536, 6554 / 65536, (6554, 6554)), (0.100002, 0.1, None)],
 )  # fmt: skip
 @pytest.mark.parametrize("model", [DPGBClassifier], indirect=True)
 def test_a_clamp_is_of_whole_steps_within_its_bounds(model, low, high, steps):
@@ -121,6 +123,10 @@ def test_clamp_moves_only_what_lies_beyond(model):
     here = codes[0] <= np.searchsorted(edges, 20)
     moved_there = scores(part.model_, codes) - scores(model.model_, codes)
     np.testing.assert_array_equal(moved_there, np.where(here, moved, 0))
+    raised = model.edit().clamp("age", low=5.0, where=(5, 20)).done()
+    changed = scores(raised.model_, codes) != scores(model.model_, codes)
+    first, last = np.searchsorted(edges, (5, 20))
+    assert set(codes[0][changed]) == set(range(first, last + 1))
     jobs = model.edit().clamp("job", high=0.0, where=["office"]).done()
     office = model.model_.bins[2].cell_to_bin[2]
     changed = scores(jobs.model_, codes) != scores(model.model_, codes)
@@ -234,6 +240,26 @@ def test_later_changes_keep_what_is_monotone(model):
     assert (np.diff(decide(rows)) >= 0).all()
     own = fitted(type(model), monotonic_cst={"hours": 1})
     assert (np.diff(getattr(own.edit().remove("hours").done(), decide.__name__)(rows)) >= 0).all()
+
+
+def test_changes_that_begin_alike_and_part_are_apart(model):
+    begun = model.edit().remove("job")
+    begun.monotone("hours", -1)
+    other = begun.clamp("age", high=0.0).done()
+    own = model.edit().remove("job").clamp("age", high=0.0).done()
+    assert model_to_dict(other.model_) == model_to_dict(own.model_)
+
+
+def test_a_change_of_a_pair_with_other_cells_stands_beside_it(model):
+    """Of as many cells, but named in another order."""
+    pair = model.model_.pairs[0]
+    turned = pair.table.shape[2] - 1 - pair.map_j
+    change = PairEffect(pair.i, pair.j, pair.map_i, turned, pair.table[:, :, ::-1].astype(np.int64))
+    twice = replace(model.model_, pairs=(*model.model_.pairs, pair))
+    codes = every_code(twice, pair.j)
+    np.testing.assert_array_equal(
+        scores(_with_pair(model.model_, change), codes), scores(twice, codes)
+    )
 
 
 def test_a_model_that_is_monotone_already_stays():

@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from dask._task_spec import Task
 from dask.utils import key_split
 from helpers import raw_scores
+from pyarrow import parquet as pq
 
 from dpgb_dask.errors import SchemaError, StructureError
+from dpgb_dask.released import predict
 from dpgb_dask.released.predict import RowFunction, apply, scorer
 
 
@@ -265,6 +268,58 @@ def test_other_columns_may_be_present(model, rows, expected, binary_schema):
     np.testing.assert_array_equal(raw_scores(model, schema, wide), expected)
 
 
+def with_other_columns(schema, rows):
+    """A schema that ignores two columns, and rows that have these and the target."""
+    schema = type(schema).from_dict(schema.to_dict() | {"ignore": ["id", "note"]})
+    wide = rows.assign(note="long and private", target=1)
+    wide.insert(0, "id", 0)
+    return schema, wide
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("lazily", ["from_pandas", "from_map", "assign"])
+def test_partitions_hold_the_features_alone(
+    model, binary_schema, rows, expected, monkeypatch, twice, lazily
+):
+    schema, wide = with_other_columns(binary_schema, rows)
+    wide = pd.concat([wide, wide["note"]], axis=1) if twice else wide
+    if lazily == "from_map":
+        parts = [wide[:700], wide[700:]]
+        frame = dd.from_map(lambda k: parts[k], [0, 1], meta=wide[:0])
+    else:
+        frame = dd.from_pandas(wide, npartitions=2)
+    if lazily == "assign":
+        frame = frame.map_partitions(lambda part: part, meta=wide[:0])
+    seen = []
+
+    def spy(part, *given):
+        seen.append(list(part.columns))
+        return on_partition(part, *given)
+
+    on_partition = predict._on_partition
+    monkeypatch.setattr(predict, "_on_partition", spy)
+    got = raw_scores(model, schema, frame).compute(scheduler="sync")
+    np.testing.assert_array_equal(got, expected)
+    assert seen == [list(schema.names)] * 2
+
+
+def test_ignored_columns_of_files_are_not_read(model, binary_schema, rows, expected, tmp_path):
+    schema, wide = with_other_columns(binary_schema, rows)
+    path = tmp_path / "rows.parquet"
+    wide.to_parquet(path, index=False)
+    group = pq.read_metadata(path).row_group(0)
+    with path.open("r+b") as file:
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema not in schema.names:
+                file.seek(column.dictionary_page_offset or column.data_page_offset)
+                file.write(b"\xff" * column.total_compressed_size)
+    frame = dd.read_parquet(path)
+    with pytest.raises(OSError, match="Deserializing page header failed"):
+        frame.compute(scheduler="sync")
+    got = raw_scores(model, schema, frame).compute(scheduler="sync")
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_row_functions_travel_to_workers(model, binary_schema, rows, expected):
     function = pickle.loads(pickle.dumps(RowFunction(model, binary_schema, scorer)))
     np.testing.assert_array_equal(function(rows), expected)
@@ -291,9 +346,10 @@ def task_names(collection):
     return {key_split(key) for key in optimised.__dask_graph__()}
 
 
-def test_tasks_and_arrays_have_short_names(
-    model, numeric_schema, numeric, rows, binary_schema, tmp_path
-):
+@pytest.fixture
+def predictions(model, numeric_schema, numeric, rows, binary_schema, tmp_path):
+    """A function that makes lazy predictions of every kind of rows, anew with each call."""
+
     def score(X, schema, columns=None):
         prepare = two_columns if columns else scorer_of_one
         return apply(RowFunction(model, schema, prepare), X, np.dtype(np.float64), columns)
@@ -303,17 +359,49 @@ def test_tasks_and_arrays_have_short_names(
     for j, name in enumerate(numeric_schema.names):
         group[name] = numeric[:, j]
     people = xr.Dataset({name: ("row", rows[name].to_numpy()) for name in rows}).chunk(row=50)
-    for lazy in (
+    frame = dd.from_pandas(rows, npartitions=2)
+    return lambda: [
         score(array, numeric_schema),
         score(array, numeric_schema, (0, 1)),
         score(group, numeric_schema),
-        score(dd.from_pandas(rows, npartitions=2), binary_schema),
+        score(frame, binary_schema),
+        score(frame, binary_schema, (0, 1)),
         score(people, binary_schema).data,
-    ):
-        name = lazy.name if isinstance(lazy, da.Array) else lazy._name
-        assert name.startswith("dpgb-predict-")
-        assert len(name) < 60
+    ]
+
+
+def name_of(lazy):
+    return lazy.name if isinstance(lazy, da.Array) else lazy._name
+
+
+def test_tasks_and_arrays_have_short_names(predictions):
+    for lazy in predictions():
+        assert name_of(lazy).startswith("dpgb-predict-")
+        assert len(name_of(lazy)) < 60
         assert any("dpgb-predict" in task for task in task_names(lazy)), task_names(lazy)
+
+
+def test_the_model_is_one_key_and_in_no_other_task(predictions):
+    """On a cluster each task travels by itself: one that held the model would bring a copy of it."""
+    for lazy in predictions():
+        graph = dask.optimize(lazy)[0].__dask_graph__()
+        holders = [key for key, node in graph.items() if b"RowFunction" in pickle.dumps(node)]
+        assert [key_split(key) for key in holders] == ["dpgb-model"]
+
+
+def test_predictions_made_twice_or_pickled_have_the_same_tasks(predictions):
+    for one, other in zip(predictions(), predictions(), strict=True):
+        assert name_of(one) == name_of(other) == name_of(pickle.loads(pickle.dumps(one)))
+        got, want = dask.compute(pickle.loads(pickle.dumps(one)), other, scheduler="sync")
+        np.testing.assert_array_equal(got, want)
+
+
+def test_predictions_of_an_array_are_one_task_for_each_chunk(model, numeric_schema):
+    rows = da.ones((400, 4), chunks=(50, 4))
+    of_one = apply(RowFunction(model, numeric_schema, scorer_of_one), rows, np.dtype(np.float64))
+    for lazy in (of_one, raw_scores(model, numeric_schema, rows)):
+        tasks = dask.optimize(lazy)[0].__dask_graph__().values()
+        assert sum(isinstance(node, Task) for node in tasks) == 8
 
 
 def test_columns_of_a_frame_are_text_and_go_to_parquet(model, binary_schema, rows, tmp_path):

@@ -4,6 +4,7 @@ import builtins
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from runtimes.cases import fit, kinds_fit, natural, never_falls, scores, steps
 
@@ -78,6 +79,16 @@ def test_scores_of_features_of_every_kind_but_hashed_are_the_same(tmp_path):
     check(*kinds_fit("shop"), tmp_path / "model.onnx", with_parts)
     with pytest.raises(StructureError, match="'shop' is of kind Hashed"):
         kinds_fit()[0].to_onnx(tmp_path / "hashed.onnx")
+
+
+def test_a_group_of_a_text_and_a_number_is_read_by_both(tmp_path):
+    groups = {"10115": "east", "SW1A": "east", "20095": "north", "M5V": "north"}
+    rows = pd.DataFrame({"zip": np.random.default_rng(0).choice([*groups, "none", None], 2000)})
+    schema = Schema({"zip": {"from": groups}}, classes=[0, 1])
+    y = rows["zip"].isin(["20095", "M5V"]).astype(int)
+    model = fit(schema, rows, y, epsilon=50.0, recipe="fdp-tr-newton", n_estimators=3)
+    check(model, rows, tmp_path / "model.onnx")
+    assert len(np.unique(model.predict_proba(rows)[:, 1])) > 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,13 @@ from dpgb_dask.components.trees.candidates import PublicBins
 from dpgb_dask.components.trees.leaves import GradientStep
 from dpgb_dask.components.trees.splits import ExponentialSplit
 from dpgb_dask.components.trees.stage import Trees
-from dpgb_dask.contracts.plan import Plan
+from dpgb_dask.contracts.plan import NoisyCount, Plan, Unread
 from dpgb_dask.controller.comparison.pld import pld
 from dpgb_dask.controller.comparison.records import Choice, Joint, Laplace, basic, gdp, rdp, zcdp
 from dpgb_dask.estimators import load
 from dpgb_dask.losses import GRAD_ONE, Huber
 from dpgb_dask.testing import SeededNoise
-from dpgb_dask.training.report import _in_digits
+from dpgb_dask.training.report import _in_digits, _share, _signal_in_words, unread
 
 SEEDED = {"noise": SeededNoise(0), "random_state": 0}
 
@@ -193,3 +194,34 @@ def test_report_states_the_expected_signal(binary_schema, features, labels):
         (said,) = [line for line in drowned.privacy_report_.signal if line.startswith("main")]
         assert "noise drowns the leaves. THIS FIT HAS FEWER, by its released number of rows" in said
         assert np.isfinite(drowned.predict_proba(features)).all()
+
+
+def test_noise_hides_leaves_by_the_root_of_the_number_of_releases():
+    """And by the least noise and the largest leaves of a stage."""
+    receipts = [
+        SimpleNamespace(mechanism="gaussian", label=f"trees {k}/4", sigma_steps=sd, scale_bits=2)
+        for k, sd in enumerate([1600, 400, 400, 400])
+    ]
+    asked = [
+        SimpleNamespace(largest_grad=10, cell_share=share) for share in (0.25, 0.25, 0.25, 0.1)
+    ]
+    (said, _) = _signal_in_words(receipts, asked, None)
+    assert "as much as 10 rows that all pull one way in each of 4 releases" in said
+    assert "with fewer than about 200 rows in all" in said
+
+
+def test_the_noise_of_a_share_is_that_of_its_cell_over_that_of_all_of_them():
+    rng = np.random.default_rng(0)
+    cells = rng.normal([500.0, 300.0, 150.0, 50.0], 3, (20_000, 4))
+    share, sd = _share(500.0, Unread(500.0, None, sd=3.0, n_cells=4), NoisyCount(1000.0, 6.0))
+    assert share == 0.5
+    assert sd == pytest.approx(np.std(cells[:, 0] / cells.sum(axis=1)), rel=0.05)
+
+
+def test_a_share_warns_if_noise_alone_does_not_explain_it():
+    schema = Schema({"x": (0, 1)}, classes=[0, 1])
+    for sd, suspect in ((30.0, False), (3.0, True)):
+        found = SimpleNamespace(
+            count=NoisyCount(1000.0, sd), unread=[Unread(550.0, None, sd=sd, n_cells=9)]
+        )
+        assert bool(unread(found, schema)) is suspect

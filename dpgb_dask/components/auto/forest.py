@@ -138,9 +138,11 @@ class Forest(Stage):
 
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
-        return Demand(
-            0.0, 1.0, self._most_rounds(np.inf, shape.kind) + 1 + (shape.kind == "numeric")
-        )
+        numeric = shape.kind == "numeric"
+        most = (
+            0.95 if numeric else 1.0
+        )  # bins and start come before, and the mean of a number after
+        return Demand(0.0, most, self._most_rounds(np.inf, shape.kind) + 1 + numeric)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:
         """Return the memory of a batch's sums and splits; of all trees, with their leaves' boxes; of made-up rows."""
@@ -204,7 +206,7 @@ class Forest(Stage):
         if found.split.forest == 0:
             return state
         numeric = state.shape.kind == "numeric"
-        price = state.left - (found.start_price if numeric else 0)
+        price = state.left - (found.start_price if numeric else 0) - found.mean_price
         model = state.model
         if not model.trees.n_trees:
             usual = schedules.forest_depth(found.split.signal)

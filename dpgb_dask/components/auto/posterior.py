@@ -102,6 +102,10 @@ class AutoFacts(Facts):
         About the standard deviation of a numeric target, in half the width of its bounds; 1 until a release tells it.
     most_candidates : int
         Pairs of features that may be candidates.
+    mean_price : int
+        Kept for `Mean`, the last stage.
+    reach : float
+        Clip at which the mean of the residuals is told best, score units.
     """
 
     start_price: int
@@ -111,6 +115,8 @@ class AutoFacts(Facts):
     scales: NDArray[np.float64] | None = None
     spread: float = 1.0
     most_candidates: int = constants.MAX_CANDIDATES
+    mean_price: int = 0
+    reach: float = 1.0
 
     @property
     def narrow(self) -> float:
@@ -285,7 +291,8 @@ def with_residual_scale(
     hidden = constants.CLIP_HIDDEN * look.sd / state.n_rows
     least = min(hidden, constants.CLIP_KEPT) * found.clip
     clip = float(np.clip(seen.clip(quantile), least, 1.0))
-    return state.with_fact(replace(found, clip=clip, scales=seen.scales))
+    reach = seen.reach(clip, look_signal(state, found.mean_price))
+    return state.with_fact(replace(found, clip=clip, scales=seen.scales, reach=reach))
 
 
 def with_totals(state: State, totals: Totals) -> State:

@@ -312,6 +312,21 @@ class Residuals:
             fair &= (seen - clipped) ** 2 @ self.share <= most_beyond * variance
         return float(edges[np.argmax(fair)] if fair.any() else edges[-1])
 
+    def reach(self, least: float, signal: float) -> float:
+        """Return the edge from ``least`` on at which a noisy mean of clipped residuals is closest to the mean.
+
+        Parameters
+        ----------
+        least : float
+        signal : float
+            All rows, in standard deviations of the noise on a sum of residuals, were they clipped at 1.
+        """
+        if signal == 0:
+            return 1.0
+        edges = np.append(_SIZES[(least < _SIZES) & (_SIZES < 1)], 1.0)
+        beyond = _CENTRES - np.clip(_CENTRES, -edges[:, None], edges[:, None])
+        return float(edges[np.argmin((beyond @ self.share) ** 2 + (edges / signal) ** 2)])
+
 
 def _middle_and_width(
     places: NDArray[np.float64], odds: NDArray[np.float64]

@@ -145,8 +145,11 @@ class Start(Stage):
         if again and len(looks) < constants.START_LOOKS:
             return replace(state, memory=looks)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
-        state = state.with_fact(replace(found, clip=clip, spread=max(seen.typical, RESOLUTION)))
-        return self._divide(replace(state, memory="done"))
+        spread = max(seen.typical, RESOLUTION)
+        price = _price_of_mean(state, spread)
+        reach = seen.reach(clip, look_signal(state, price))
+        found = replace(found, clip=clip, spread=spread, mean_price=price, reach=reach)
+        return self._divide(replace(state.with_fact(found), memory="done"))
 
     def _divide(self, state: State) -> State:
         """Divide what is left among the later stages, by public rules."""
@@ -174,14 +177,14 @@ class Start(Stage):
             chosen = signal >= least
             clear = constants.PAIR_CLEAR if chosen else constants.PAIR_LIKELY
             pairs = of_pairs >= clear[kind]
-            left = max(state.left - (2 + chosen + pairs) * scale, 0)
+            left = max(state.left - (2 + chosen + pairs) * scale - found.mean_price, 0)
             split = schedules.split_rich(kind, signal, left, chosen=chosen, pairs=pairs)
             return state.with_fact(replace(found, split=split))
         # each later stage that runs releases the residual scale once more
         forest = trees and signal >= constants.FOREST_SIGNAL
         run = schedules.split_budget(of_pairs, state.left, forest=forest)
         refreshes = 1 + (run.screen > 0) + (run.forest > 0)
-        left = max(state.left - refreshes * scale, 0)
+        left = max(state.left - refreshes * scale - found.mean_price, 0)
         split = schedules.split_budget(of_pairs, left, forest=forest)
         return state.with_fact(replace(found, split=split))
 
@@ -190,6 +193,16 @@ def _price_of_look(state: State) -> int:
     """Return the price from which all rows stand out of the noise on a cell of residuals, within limits."""
     share = (constants.LOOK_SIGNAL / look_signal(state, state.left)) ** 2
     return share_of(state.left, float(np.clip(share, constants.START_SHARE, constants.LOOK_SHARE)))
+
+
+def _price_of_mean(state: State, spread: float) -> int:
+    """Return what is kept for the mean error of a target that spreads so far; 0 if noise would hide it."""
+    # the noise for all that is left, in spreads
+    all_left = 1 / max(look_signal(state, state.left) * spread, 1e-300)
+    if all_left**2 > constants.MEAN_ERROR**2 * constants.MEAN_SHARE:
+        return 0
+    share = (all_left / constants.MEAN_SD) ** 2
+    return share_of(state.left, min(max(share, constants.MEAN_LOWEST), constants.MEAN_SHARE))
 
 
 def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

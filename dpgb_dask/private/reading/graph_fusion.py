@@ -1,16 +1,22 @@
 """Fuse the tasks that load a chunk with the task that uses it, so that loaded chunks do not pile up in memory."""
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pickle import PickleBuffer
 from typing import Any
 
+import cloudpickle
 from dask._task_spec import Alias, DataNode, NestedContainer, Task, TaskRef, convert_legacy_graph
 from dask.base import annotate
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
+from dpgb_dask.errors import kind_of
 from dpgb_dask.private.reading.load_lock import OBJECT_BYTES, bytes_of, in_turn
+from dpgb_dask.private.reading.rows import failed_to_load
 
 Around = Callable[..., Any]
 
@@ -48,6 +54,38 @@ class Box:
     def __repr__(self) -> str:
         return "<rows>"
 
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """Return what another worker makes it of: if its value cannot be sent, a box that says so.
+
+        Dask would log the error, which may hold a value, and ask for it again and again.
+        """
+        buffers: list[PickleBuffer] = []  # large arrays, which are sent beside the rest
+        try:
+            packed = _dumps(self.value, buffers)
+        except Exception as error:
+            return Box, (_Unsendable(kind_of(error)),)
+        return _unpacked, (packed, buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsendable:
+    """Stands for a value that cannot be pickled; ``kind`` is the type of the error."""
+
+    kind: str
+
+
+def _dumps(value: Any, buffers: list[PickleBuffer]) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception:  # functions of the caller's
+        buffers.clear()
+        packed: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        return packed
+
+
+def _unpacked(packed: bytes, buffers: list[Any]) -> Box:
+    return Box(pickle.loads(packed, buffers=buffers))
+
 
 @sizeof.register(Box)  # type: ignore[untyped-decorator]
 def _size(box: Box) -> int:
@@ -75,6 +113,8 @@ def _boxed(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Box:
 
 
 def _opened(box: Box) -> Any:
+    if isinstance(box.value, _Unsendable):
+        raise failed_to_load(box.value.kind)
     return box.value
 
 

@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.columns import n_rows
-from dpgb_dask.encoding.frames import as_given, as_made, in_partitions, knows_meta, read_alike
+from dpgb_dask.encoding.frames import (
+    as_given,
+    as_made,
+    in_partitions,
+    knows_meta,
+    projected,
+    read_alike,
+)
 from dpgb_dask.encoding.kinds import from_arrow, refuse_other_chunks, unknown_kind
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -48,7 +55,6 @@ from dpgb_dask.private.reading.parsers import warn_of_parsers
 from dpgb_dask.private.reading.rows import (
     Chunk,
     Source,
-    existing,
     line_up,
     named_by,
     only_column,
@@ -437,7 +443,7 @@ def _select(data: Any, schema: Schema) -> Any:
         )
     positions = check_columns(_meta(data), schema)
     if isinstance(data, pd.DataFrame | dd.DataFrame) and len(positions) < len(data.columns):
-        return _projected(data, [data.columns[k] for k in positions])
+        return projected(data, [data.columns[k] for k in positions])
     if isinstance(data, dd.DataFrame) and is_numbered(data.columns):
         return _with_names(data, schema)
     return data
@@ -446,31 +452,13 @@ def _select(data: Any, schema: Schema) -> Any:
 def _with_names(data: dd.DataFrame, schema: Schema) -> dd.DataFrame:
     """Return a frame of numbered columns under the schema's names, found by number in each partition.
 
-    A partition may lack a number, as it may lack a name (`_projected`): its columns are not matched by position.
+    A partition may lack a number, as it may lack a name (`projected`): its columns are not matched by position.
     """
     names = dict(zip(data.columns, schema.names, strict=True))
     if len(names) < len(data.columns):
         return data  # a number that is there twice: by position
     meta = named_by(_meta(data), names)
     return data.map_partitions(named_by, names, meta=meta, enforce_metadata=False)
-
-
-def _projected(data: Any, columns: list[Any]) -> Any:
-    """Return some columns of a frame; a reader that can skip the other columns does so.
-
-    If no reader can, Dask would select the columns in each partition, and raise for a partition that lacks one. Which
-    columns a partition has may depend on its values (`get_dummies`), so only those that exist are selected, and all
-    values of the others count as missing.
-    """
-    chosen = data[columns]
-    if isinstance(data, pd.DataFrame):
-        return chosen
-    kinds = {type(node).__name__ for node in chosen.optimize(fuse=False).expr.walk()}
-    # a function of the caller's may skip them too; but where it reads both X and y, Dask reads the columns of both at
-    # once, and selects in each partition
-    if not any(kind == "Projection" or kind.startswith("FromMap") for kind in kinds):
-        return chosen
-    return data.map_partitions(existing, columns, meta=_meta(chosen), enforce_metadata=False)
 
 
 def _unit_column(data: Any, unit: str, schema: Schema) -> Any:
@@ -508,7 +496,7 @@ def _named_column(data: Any, name: Any) -> Any:
     if not isinstance(data, dd.DataFrame):
         return data[name]
     # as X is, so that a reader reads the same partitions of both
-    frame = _projected(data, [name])
+    frame = projected(data, [name])
     return frame.map_partitions(only_column, name, meta=_meta(data)[name], enforce_metadata=False)
 
 
@@ -532,7 +520,8 @@ class _Third(NamedTuple):
         return Chunk(x, y, None, part) if self.name == "unit" else Chunk(x, y, part)
 
 
-def _lengths_differ() -> StructureError:
+def lengths_differ() -> StructureError:
+    """Return the error for inputs of different lengths, which are not printed."""
     return StructureError(
         "X, y and sample_weight have different numbers of rows. Give each row one target, and one weight or none."
     )
@@ -630,7 +619,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
             )
         return data
     if data.shape[0] != sum(rows):
-        raise _lengths_differ()
+        raise lengths_differ()
     return data.rechunk({0: rows}, method="tasks")
 
 

@@ -14,7 +14,7 @@ from dask.sizeof import sizeof
 from numpy.typing import NDArray
 
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import n_rows
+from dpgb_dask.encoding.columns import existing, n_rows
 from dpgb_dask.encoding.structure import SourceBlock
 from dpgb_dask.errors import ChunkError, StructureError
 from dpgb_dask.private.reading.load_lock import bytes_of
@@ -119,11 +119,6 @@ def rows_of(x: Any, y: Any, weight: Any = None) -> Rows:
 def rows_of_units(x: Any, y: Any, unit: Any) -> Rows:
     """Return the rows of a frame's partition, with the unit of each."""
     return Rows(x, y, None, unit)
-
-
-def existing(part: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
-    """Return those of some columns that a partition has."""
-    return part[[column for column in columns if column in part.columns]]
 
 
 def named_by(part: pd.DataFrame, names: dict[Any, str]) -> pd.DataFrame:

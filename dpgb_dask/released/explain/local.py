@@ -57,7 +57,7 @@ class LocalExplanation:
         sum to the model's score, bit for bit.
     intercept_steps : (n_scores,) int64
     rows : collection
-        The rows that were explained.
+        The rows that were explained; of a Dask DataFrame, their features alone.
     model, schema
     scale, offset : float
         Natural units of one unit of score; where a score of 0 lies.
@@ -333,7 +333,7 @@ def explain_local(
     -------
     Post-processing: the rows to explain are the caller's own.
     """
-    rows = as_read(lazily(rows))
+    rows = as_read(lazily(rows), schema)
     found = decompose(model, shares)
     names = term_names(found, schema)
     dtype = np.dtype(np.int64)

@@ -25,6 +25,7 @@ from dpgb_dask.released.runtimes.threshold_trees import (
     ordered_codes,
 )
 from dpgb_dask.remote import put
+from dpgb_dask.values import cells
 
 OPSET, ML_OPSET, IR = 17, 3, 8  # old ones, which many versions of runtimes read
 LABEL, PROBABILITY, SCORE, PREDICTION = (
@@ -153,7 +154,7 @@ class _Graph:
             kind = types.DOUBLE
             if isinstance(column, Categorical):
                 values = listed(name, feature, "ONNX")
-                if values.texts.keys() - _texts_of_numbers(values):
+                if not all(isinstance(form, float) for form in cells(list(values.texts))):
                     kind = types.STRING
                     code = self._text_code(name, values, bins)
                 else:
@@ -356,12 +357,6 @@ class _Graph:
         return self._op(
             "Where", some, self._op("Div", p, self._op("Where", some, total, one)), equal
         )
-
-
-def _texts_of_numbers(values: Listed) -> set[str]:
-    """Return the texts of categories that are numbers."""
-    cells = set(values.numbers.values())
-    return {text for text, cell in values.texts.items() if cell in cells}
 
 
 def _parts(trees: TreeEnsemble) -> list[tuple[int, int]]:

@@ -59,6 +59,7 @@ from dpgb_dask.private.keeping.store import (
     check_limit,
     codes_version,
     remove_saved,
+    room_to_read,
     store_of,
 )
 from dpgb_dask.private.reading.chunks import Reading, encode_rows
@@ -180,6 +181,13 @@ def test_too_many_drawn_rows_are_not_copied(tmp_path, monkeypatch):
         assert (shard._draws.n_gathered > 0) == n_blocks
 
 
+def test_copies_of_rows_take_half_of_the_room(monkeypatch):
+    store = Store("fit", Keeping("auto", None, None, KEY))
+    assert store.copies_fit(1 << 40)  # nothing is kept yet
+    monkeypatch.setattr(store, "_room", 1000)
+    assert [store.copies_fit(size) for size in (500, 501)] == [True, False]
+
+
 def test_small_chunks_on_scratch_are_joined(tmp_path, monkeypatch):
     store = store_in(tmp_path, "nothing", monkeypatch)
     kept = [store.keep(p, k) for k, p in enumerate(pieces_of("binary", cuts=300))]
@@ -242,15 +250,23 @@ def test_room_follows_the_limit_and_what_dask_grants(monkeypatch):
     assert 0 < granted < rooms[2]
 
 
+def test_loaded_chunks_take_a_quarter_of_the_limit_beyond_the_library_itself():
+    limits = (None, 1, store_module.PROCESS_BYTES + 4000)
+    assert [room_to_read(Execution(memory_limit=limit)) for limit in limits] == [None, 0, 1000]
+
+
 def unbinned_piece(n=1000):
     rng = np.random.default_rng(n)
     cells = rng.integers(0, 256, (2 * 4, n), dtype=np.uint8)  # two bytes for each of four features
     return Piece(cells, np.zeros(n, np.uint8), None)
 
 
-def test_rows_wait_in_memory_only_if_their_codes_have_room_beside_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize("times", [2, 2.9])
+def test_rows_wait_in_memory_only_if_their_codes_have_room_beside_them(
+    times, tmp_path, monkeypatch
+):
     store = Store("fit", Keeping("auto", None, str(tmp_path), KEY, n_features=4))
-    monkeypatch.setattr(store, "_measure_room", lambda _: 2 * (8 + 4 + 5 + 5) * 1000)
+    monkeypatch.setattr(store, "_measure_room", lambda _: int(times * (8 + 4 + 5 + 5) * 1000))
     kept = [store.keep_unbinned(unbinned_piece()) for _ in range(3)]
     assert [isinstance(piece, LostPiece) for piece in kept] == [False, False, True]
     codes = store.keep([wide_piece(1000, m=4) for _ in range(2)], 0)
@@ -488,6 +504,30 @@ def test_space_is_used_again(tmp_path):
     live.clear()
     scratch.allocate(1)
     assert scratch._holes == [(1, scratch._end - 1)]  # the holes are one again
+
+
+def test_a_hole_of_the_very_size_is_taken(tmp_path):
+    scratch = Scratch(str(tmp_path))
+    gone, kept = (scratch.write([np.zeros(100, np.uint8)]) for _ in range(2))
+    offset = gone.offset
+    del gone
+    assert scratch.write([np.ones(100, np.uint8)]).offset == offset
+    assert kept.offset == 100
+
+
+def test_more_parts_than_a_system_call_takes_are_written(tmp_path):
+    scratch = Scratch(str(tmp_path))
+    whole = np.random.default_rng(0).integers(0, 256, 3000, dtype=np.uint8)
+    extent, out = scratch.write(list(whole.reshape(-1, 2))), np.empty_like(whole)
+    extent.read(range(1500), out)
+    np.testing.assert_array_equal(out, whole)
+
+
+def test_a_buffer_is_used_again(tmp_path):
+    scratch = Scratch(str(tmp_path))
+    buffer = scratch.borrow(100)
+    scratch.give_back(buffer)
+    assert scratch.borrow(100) is buffer
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Calls on chunks absorb the tasks that only they need; nothing else changes."""
 
+import logging
+import pickle
 import threading
 import time
 
@@ -14,8 +16,9 @@ from dask.sizeof import sizeof
 from distributed import Client, LocalCluster
 from waiting import LONGEST
 
+from dpgb_dask.errors import ChunkError
 from dpgb_dask.graph_parts import parts_in, rewritten
-from dpgb_dask.private.reading.graph_fusion import Box, fuse_calls
+from dpgb_dask.private.reading.graph_fusion import Box, _opened, fuse_calls
 from dpgb_dask.private.reading.load_lock import OBJECT_BYTES, end_turn
 
 
@@ -213,6 +216,42 @@ def test_a_dict_of_the_caller_is_no_graph():
     assert rewritten(lone, change).args[0] is own
     rewritten(fused, change)
     assert seen == ["lone", "below", "above", "fused"]
+
+
+def sent(box):
+    """What another worker makes of a box, large arrays beside the rest."""
+    beside = []
+    packed = pickle.dumps(box, protocol=5, buffer_callback=beside.append)
+    return pickle.loads(packed, buffers=beside), len(packed)
+
+
+def test_a_box_is_sent_as_its_value_is():
+    array = np.arange(10_000.0)
+    received, size = sent(Box((array, lambda: 7)))
+    got, function = _opened(received)
+    np.testing.assert_array_equal(got, array)
+    assert function() == 7
+    assert size < 5000  # the array is not copied
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), nested(100_000)], ids=["lock", "nested"])
+def test_a_box_that_cannot_be_sent_says_so_where_it_is_opened(value, caplog):
+    """Dask would log the error, and ask for it again and again: the fit would never end."""
+    column = np.array([value, "secret-4711"], dtype=object)
+    with caplog.at_level(logging.DEBUG):
+        received, _ = sent(Box(column))
+        with pytest.raises(
+            ChunkError, match=r"failed to load: (TypeError|RecursionError|Pickling)"
+        ):
+            _opened(received)
+    assert "4711" not in caplog.text
 
 
 def test_what_calls_share_is_boxed_and_no_value_is_looked_into():

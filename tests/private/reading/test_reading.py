@@ -255,6 +255,8 @@ def test_marks_see_every_part_of_a_row(drawn):
     marks.append(
         survey_rows(Rows(x, np.where(np.arange(200) == 3, 1 - y, y), w), reading, 0).marks[0]
     )
+    unknown = np.where(np.arange(200) == np.flatnonzero(y == 0)[0], np.nan, y)
+    marks.append(survey_rows(Rows(x, unknown, w), reading, 0).marks[0])
     marks.append(
         survey_rows(Rows(x, y, np.where(np.arange(200) == 3, 0.25, w)), reading, 0).marks[0]
     )

@@ -200,7 +200,10 @@ NAMES = [
     *("a", 1, 0.5, np.float32(0.1), 0.1, 2**53 - 1, 1 - 2**53, 1e-300),
     *(fractions.Fraction(1, 3), (1,), (1, 2), (12,), ("x",), ((1,),), datetime.time(12, 30)),
     *(datetime.date(2020, 1, 1), np.datetime64("2020-01-02"), pd.Timestamp(1), uuid.UUID(int=1)),
-    *map(ExactId, (2**53, 2**53 + 1, -(2**53), 10**4000, "1e18", "1e400", "inf")),
+    *map(
+        ExactId,
+        (2**53, 2**53 + 1, -(2**53), 10**4000, "7" * 5000, "1e18", "1e400", "1e+400", "inf"),
+    ),
 ]
 NO_NAMES = [
     *(None, NAN, pd.NA, pd.NaT, UNITLESS, decimal.Decimal("NaN"), (None, 1), [1], {}),
@@ -266,6 +269,13 @@ def test_every_name_is_another_unit_and_what_has_none_is_no_unit():
 )
 def test_equal_values_are_one_unit(equal):
     assert len(np.unique(hash_units(objects(equal), KEY))) == 1
+
+
+def test_an_exact_id_is_not_taken_for_a_text_beside_it():
+    exact, rounded = ExactId(2**53), str(2**53)
+    for column in ([exact, rounded], [rounded, exact]):
+        named = hash_units(objects(column), KEY) != NO_UNIT
+        assert named.tolist() == [value is exact for value in column]
 
 
 def test_times_name_the_same_unit_in_any_type():
