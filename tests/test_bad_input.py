@@ -527,6 +527,7 @@ def let_out(estimator, tmp_path):
     """Everything a fit lets out but the numbers themselves: file structure, attributes, text around the numbers."""
     path = tmp_path / "model.json"
     estimator.save(path)
+    assert estimator.privacy_report_ is not None  # an attribute once it is asked for
 
     def shape(value):
         if isinstance(value, dict):

@@ -446,12 +446,15 @@ def read_alike(*frames: Any) -> list[Any]:
     The fewer columns it reads of Parquet, the more partitions Dask joins as it optimises. Columns of one table are read
     together; those of several are joined apart, and rows would no longer lie beside their own targets.
     """
-    nodes = [
-        node for frame in frames for node in frame.expr.walk() if isinstance(node, ReadParquet)
-    ]
-    if len({node._name for node in nodes}) < 2:  # noqa: SLF001 - dask has no public name for it
+    readers = {_readers(frame.expr) for frame in frames}
+    if len(readers) == 1:
         return [*frames]
     return [type(frame)(_not_joined(frame.expr)) for frame in frames]
+
+
+def _readers(expr: Any) -> frozenset[str]:
+    """Return the names of the readers of Parquet in an expression."""
+    return frozenset(node._name for node in expr.walk() if isinstance(node, ReadParquet))  # noqa: SLF001 - as above
 
 
 def _not_joined(node: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from small_fits import estimator, rows
 
 from dpgb_dask.components.auto.chosen import ChosenTrees
+from dpgb_dask.components.auto.mean import Mean
 from dpgb_dask.components.auto.noise import DRAWS, ForestNoise
 from dpgb_dask.components.auto.pairs import Pairs
 from dpgb_dask.components.auto.smoothing import Seen
@@ -53,7 +54,7 @@ def test_none_are_given_where_the_noise_is_not_known(options, why):
 def test_none_are_given_where_trees_of_another_stage_are_among_them(forest):
     (trees,) = (own for own in RECIPES["fdp-tr-newton"].stages if isinstance(own, Trees))
     own = RECIPES["auto"]
-    *first, last = (s for s in own.stages if not isinstance(s, Pairs | ChosenTrees))
+    *first, last = (s for s in own.stages if not isinstance(s, Pairs | ChosenTrees | Mean))
     few = replace(trees, n_trees=3, depth=3, share=0.2)
     stages = (*first, few, last) if forest else (*first, few)
     plan = replace(own, name="own", stages=stages)

@@ -146,8 +146,8 @@ class Start(Stage):
             return replace(state, memory=looks)
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
         spread = max(seen.typical, RESOLUTION)
-        price = _price_of_mean(state, spread)
-        reach = seen.reach(clip, look_signal(state, price))
+        reach = seen.reach(clip, look_signal(state, share_of(state.left, constants.MEAN_SHARE)))
+        price = _price_of_mean(state, reach / spread)
         found = replace(found, clip=clip, spread=spread, mean_price=price, reach=reach)
         return self._divide(replace(state.with_fact(found), memory="done"))
 
@@ -195,11 +195,17 @@ def _price_of_look(state: State) -> int:
     return share_of(state.left, float(np.clip(share, constants.START_SHARE, constants.LOOK_SHARE)))
 
 
-def _price_of_mean(state: State, spread: float) -> int:
-    """Return what is kept for the mean error of a target that spreads so far; 0 if noise would hide it."""
-    # the noise for all that is left, in spreads
-    all_left = 1 / max(look_signal(state, state.left) * spread, 1e-300)
-    if all_left**2 > constants.MEAN_ERROR**2 * constants.MEAN_SHARE:
+def _price_of_mean(state: State, reach: float) -> int:
+    """Return what is kept for the mean error of a target; 0 if noise would hide it.
+
+    Parameters
+    ----------
+    state : State
+    reach : float
+        Bound of its residuals, in standard deviations of the target.
+    """
+    all_left = reach / max(look_signal(state, state.left), 1e-300)  # the noise for all that is left
+    if all_left**2 > (constants.MEAN_ERROR / 2) ** 2 * constants.MEAN_SHARE:
         return 0
     share = (all_left / constants.MEAN_SD) ** 2
     return share_of(state.left, min(max(share, constants.MEAN_LOWEST), constants.MEAN_SHARE))

@@ -42,7 +42,7 @@ def test_the_error_is_asked_for_once_with_all_that_is_left_and_a_wide_clip():
 def test_the_intercept_moves_by_the_posterior_mean():
     prior, sampling = (constants.MEAN_ERROR * 0.2) ** 2, 0.2**2 / N_ROWS
     assert moved(0.03, 1e-3) == pytest.approx(0.03 * prior / (prior + sampling), rel=1e-3)
-    hidden = 0.03 * N_ROWS  # as much noise as may be there a priori
+    hidden = np.sqrt(prior) * N_ROWS  # as much noise as may be there a priori
     assert moved(0.03, hidden) == pytest.approx(0.03 * prior / (2 * prior + sampling), rel=1e-3)
     assert moved(-0.03, 1e-3) == pytest.approx(-moved(0.03, 1e-3), abs=1e-4)
 
@@ -73,13 +73,13 @@ def test_no_more_is_kept_than_the_error_is_worth():
     shares, noise = [], []  # of what is left, and in spreads
     for n_rows in (10.0, 2e3, 3e4, 1e7):
         state = replace(numbers(), n_rows=n_rows)
-        price = _price_of_mean(state, 0.2)
+        price = _price_of_mean(state, 5.0)
         shares.append(price / state.left)
         noise.append(1 / max(look_signal(state, price) * 0.2, 1e-9))
     assert shares == pytest.approx(
         [0, constants.MEAN_SHARE, 2.8e-4, constants.MEAN_LOWEST], rel=0.01
     )
-    assert constants.MEAN_SD < noise[1] < constants.MEAN_ERROR
+    assert constants.MEAN_SD < noise[1] < constants.MEAN_ERROR / 2
     assert noise[2] == pytest.approx(constants.MEAN_SD, rel=1e-5)
 
 
