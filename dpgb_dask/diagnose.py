@@ -53,7 +53,7 @@ WIDE = 20
 # how values of a type are read
 FORMS = {
     Numeric: "Numbers are read as 1234.5, or with decimal=',' (--decimal ,) as 1234,5: without marks between thousands,"
-    " units and %. Under a decimal comma 1.234 is no number, and named as 1,234.",
+    " units and %. Under a decimal comma 1.234, which may be 1234, is no number, and named as 1,234.",
     Datetime: "Dates are read from text as 2024-12-31, and never from numbers.",
 }
 

@@ -40,8 +40,8 @@ BLOCK = 8 << 20  # bytes; as text in memory they take about ten times as much
 # most characters of a line that is split without csv; csv has the same limit for a field
 LONGEST = 1 << 17
 COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
-# under a decimal comma it marks thousands
-POINT_NUMBER = re.compile(COMMA_NUMBER.pattern.replace(",", r"\."))
+# under a decimal comma this point may mark thousands
+POINT_NUMBER = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}\.[0-9]{3}\s*")
 SWAPPED = str.maketrans(",.", ".,")
 MAGIC = re.compile(r"[*?\[]")  # what makes a pattern of a name
 HINT = "Give a file of delimited text, or a pattern of such files."
@@ -86,9 +86,9 @@ def read_csv(
         None: quotes have no special meaning.
     decimal : {".", ","}
         What stands before a number's decimals. A comma, which the delimiter must not be then: each field that spells a
-        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column, and each that would spell
-        one with a point, such as ``1.234``, where the point may mark thousands, as the text ``1,234``, which is no
-        number. Others stay as they are, such as ``1.234,5``, which is no number either.
+        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column, and each whose point may mark
+        thousands, such as ``1.234``, as the text ``1,234``, which is no number. Others stay as they are: ``1.5``, and
+        ``1.234,5``, which is no number either.
     blocksize : int
         Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional

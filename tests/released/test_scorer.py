@@ -82,6 +82,8 @@ def test_constants_are_those_of_the_library():
     assert scorer.MISSING_WORDS == values.MISSING_WORDS
     assert scorer.TRUTH == values.TRUTH
     assert scorer.COMMA_NUMBER == io.text.COMMA_NUMBER
+    assert scorer.POINT_NUMBER == io.text.POINT_NUMBER
+    assert scorer.SWAPPED == io.text.SWAPPED
     assert scorer.RATE_SHIFT == RATE_SHIFT
 
 
@@ -267,6 +269,17 @@ def test_file_scores_text_as_the_library_does(model, binary_schema, rows, tmp_pa
         )
         assert (found.returncode, found.stdout) == (code, out)
         assert said in found.stderr
+    names = list(binary_schema.features)
+    mean = [
+        [";".join(names), ";".join([value] + [""] * (len(names) - 1))] for value in ("1.234", "")
+    ]
+    point, missing = (
+        subprocess.run(
+            [*comma, "--delimiter", ";"], input="\n".join(lines), capture_output=True, text=True, check=True
+        ).stdout
+        for lines in mean
+    )  # fmt: skip
+    assert point == missing  # where a comma marks decimals, a point may mark thousands
     assert got["prediction"].tolist() == (scores.to_numpy()[:, 0] > 0).astype(int).tolist()
 
 

@@ -48,6 +48,9 @@ NUMBER = re.compile(rf"{BLANKS}[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+
 # pandas' CSV reader takes blanks after the e, if the number has a plus sign
 PLUS = re.compile(rf"({BLANKS}\+(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE]){BLANKS}([+-]?[0-9]+{BLANKS})")
 COMMA_NUMBER = re.compile(r"\s*[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?\s*")
+# under a decimal comma this point may mark thousands
+POINT_NUMBER = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}\.[0-9]{3}\s*")
+SWAPPED = str.maketrans(",.", ".,")
 INFINITE = re.compile(r"([+-]?)(inf|infinity)", re.IGNORECASE)
 ISO_DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
@@ -697,7 +700,13 @@ def read_rows(
             )
         else:
             if point == ",":
-                fields = [x.replace(",", ".") if COMMA_NUMBER.fullmatch(x) else x for x in fields]
+                # 1.234 becomes 1,234, which is no number, as different texts have to stay different
+                fields = [
+                    x.translate(SWAPPED)
+                    if COMMA_NUMBER.fullmatch(x) or POINT_NUMBER.fullmatch(x)
+                    else x
+                    for x in fields
+                ]
             yield dict(zip(names, fields, strict=True))
     if names is None:
         raise ValueError("There is no first line that names the columns.")
