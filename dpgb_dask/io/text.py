@@ -86,9 +86,9 @@ def read_csv(
         None: quotes have no special meaning.
     decimal : {".", ","}
         What stands before a number's decimals. A comma, which the delimiter must not be then: each field that spells a
-        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column, and each whose point may mark
-        thousands, such as ``1.234``, as the text ``1,234``, which is no number. Others stay as they are: ``1.5``, and
-        ``1.234,5``, which is no number either.
+        number with one, such as ``1,5``, is read as that number, ``1.5``, in every column, and each whose point may
+        mark thousands, such as ``1.234``, as the text ``1,234``, which is no number. Others stay as they are: ``1.5``,
+        and ``1.234,5``, which is no number either.
     blocksize : int
         Bytes of a partition, which needs about ten times as much memory. A compressed file is one partition.
     unit_id : str, optional
