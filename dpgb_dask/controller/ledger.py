@@ -438,8 +438,9 @@ class Ledger:
         transaction that finds the fit open). So the releases of the fit cost at most the `Spending` of opened rounds,
         and by the account's filter the rest was never used and may be given back (account_units.py, which also says
         why a pure fit that opened a round on a sample keeps its whole charge in μ² and ρ). Choices of a fit in μ² were
-        priced beside what would follow; by themselves they cost at most 11/7 as much, and so it keeps 11/7 of what it
-        opened (docs/privacy.md P8). The slack τ stays reserved.
+        priced beside what would follow; by themselves they cost at most 11/7 as much. The account's promise holds
+        either way; so that what it has spent can be said of these releases alone, too, 11/7 of what was opened stays
+        (docs/privacy.md P8). The slack τ stays reserved.
         """
         with self._transaction(keep_head=True) as book:
             fit = book.fit(fit_id)
@@ -448,7 +449,7 @@ class Ledger:
                 book.balanced(fit["account"])
                 charge = self._opened_charge(book, fit)
                 if terms_of(fit).chooses and book.account(fit["account"]).analysis == "gdp":
-                    # what its choices counted on is given back, so they cost what they do by themselves
+                    # what its choices counted on is given back: what they cost by themselves
                     charge = min(charge_of(fit), math.ceil(charge * accounting.ALONE))
                 book.add_end(fit, "SETTLED", charge, {})
         self._running.pop(fit_id, None)

@@ -202,8 +202,8 @@ def records_of(
     sample.
 
     A choice of a Gaussian fit is priced beside what may follow it (docs/privacy.md P8), and counts as Gaussian noise of
-    its price, which also bounds its Rényi divergence. That says nothing of a sample: a fit that made one there has no
-    records.
+    its price, which also bounds its Rényi divergence. That says nothing where a sample of the rows may follow: such a
+    fit has no records.
 
     Parameters
     ----------
@@ -217,13 +217,14 @@ def records_of(
     -------
     Post-processing: receipts and draws are public or released.
     """
+    chooses = any(receipt.mechanism == "choice" for receipt in receipts)
+    if chooses and not pure and any(draw is not None and draw.kind == "sample" for draw in draws):
+        return None
     schedule: Counter[Release] = Counter()
     groups: dict[int, dict[RowDraw, Counter[Release]]] = {}
     for receipt, draw in zip(receipts, draws, strict=True):
         served = schedule
         if draw is not None:
-            if receipt.mechanism == "choice" and not pure and draw.kind == "sample":
-                return None
             served = groups.setdefault(draw.group, {}).setdefault(draw, Counter())
         served[_record(receipt.mechanism, receipt.price, pure)] += 1
     for parts in groups.values():

@@ -385,9 +385,10 @@ def test_a_sample_is_one_release_of_all_that_it_answers():
     close(records_of(told[:1], [first], pure=True), [Laplace(0.3, 1, 0.25)])
     whole = RowDraw("sample", 0, 0, ALL)
     close(records_of(told[:3], [whole] * 3, pure=True), [Laplace(0.3, 2), Choice(0.1)])
-    # of what a choice of a Gaussian fit costs on a sample nothing is known
+    # of what a choice of a Gaussian fit costs beside a sample nothing is known
     told = receipts(("gaussian", 0.25), ("choice", 0.25))
-    assert records_of(told, [first] * 2, pure=False) is None
+    for draws in ([first] * 2, [first, None], [None, first]):
+        assert records_of(told, draws, pure=False) is None
     assert records_of(told, [None, part(2, 0, 0.5)], pure=False) == (Gaussian(0.5, 2),)
 
 
