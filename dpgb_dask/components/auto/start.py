@@ -147,7 +147,8 @@ class Start(Stage):
         clip = min(seen.clip(constants.RESIDUAL_QUANTILE), 1.0)
         spread = max(seen.typical, RESOLUTION)
         reach = seen.reach(clip, look_signal(state, share_of(state.left, constants.MEAN_SHARE)))
-        price = _price_of_mean(state, reach / spread)
+        # a target that spreads less than the finest cells lies within few score steps
+        price = _price_of_mean(state, reach / spread) if spread > RESOLUTION else 0
         found = replace(found, clip=clip, spread=spread, mean_price=price, reach=reach)
         return self._divide(replace(state.with_fact(found), memory="done"))
 
