@@ -227,7 +227,7 @@ def multiclass_start(rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
 
 
 def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> float:
-    """Return a class's rate: the posterior mean of its log-odds, given the noise.
+    """Return the posterior mean of a class's rate, given the noise.
 
     The prior is a Laplace law around equal rates: rare classes are plausible.
 
@@ -248,7 +248,7 @@ def rate_posterior(count: float, sd: float, n_rows: float, n_classes: int) -> fl
     fit = -((count - n_rows * rate) ** 2) / (2 * variance) - np.log(variance) / 2
     fit -= np.abs(logit - even) / constants.LOGIT_SCALE
     odds = np.exp(fit - fit.max())
-    return float(sigmoid(odds @ logit / odds.sum()))
+    return float(odds @ rate / odds.sum())
 
 
 def binary_start(rate: float) -> tuple[NDArray[np.float64], float]:
