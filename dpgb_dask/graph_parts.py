@@ -5,6 +5,13 @@ from typing import Any
 
 from dask._expr import Expr
 from dask._task_spec import NestedContainer, Task
+from dask.base import tokenize
+from dask.delayed import Delayed, delayed
+
+
+def sent_once(value: Any, name: str) -> Delayed:
+    """Return a value as a key of its own in a graph: it goes to a worker once, and not with every task."""
+    return delayed(value, name=f"dpgb-{name}-{tokenize(value)}", traverse=False)
 
 
 def parts_in(nodes: Iterable[Any]) -> Iterator[Any]:

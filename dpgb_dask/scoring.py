@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import Alias, Task, TaskRef, convert_legacy_graph
 from dask.base import is_dask_collection, tokenize
-from dask.delayed import delayed
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
@@ -23,6 +22,7 @@ from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.encoding.codes import read_target
 from dpgb_dask.encoding.columns import category_cells, numbers, one_column
 from dpgb_dask.errors import StructureError, short
+from dpgb_dask.graph_parts import sent_once
 from dpgb_dask.lazy_decoding import total_collection, total_whole
 from dpgb_dask.private.reading.ingest import BY_TASKS, as_one_kind, lengths_differ, native_column
 from dpgb_dask.private.reading.rows import line_up
@@ -82,16 +82,13 @@ def _mapped(read: Callable[..., Any], column: Any, schema: Schema) -> Any:
     if isinstance(column, dd.Series):
         meta = pd.Series(dtype=np.float64)
         return column.map_partitions(
-            _as_series, read, _sent_once(schema), meta=meta, enforce_metadata=False
+            _as_series, read, sent_once(schema, "schema"), meta=meta, enforce_metadata=False
         )
     if isinstance(column, da.Array):
-        return da.map_blocks(read, column, _sent_once(schema), dtype=np.float64, meta=np.empty(0))
+        return da.map_blocks(
+            read, column, sent_once(schema, "schema"), dtype=np.float64, meta=np.empty(0)
+        )
     return read(column, schema)
-
-
-def _sent_once(schema: Schema) -> Any:
-    """Return a schema as a key of its own in a graph, as it may be large."""
-    return delayed(schema, name=f"dpgb-schema-{tokenize(schema)}", traverse=False)
 
 
 def _as_series(
@@ -231,7 +228,7 @@ def _sums_of_chunks(columns: Sequence[Any], schema: Schema) -> _Sums:
 
 def _computed(columns: Sequence[Any], schema: Schema) -> _Sums:
     """Return the sums of chunks, of which each column has as many."""
-    shared = _sent_once(schema)
+    shared = sent_once(schema, "schema")
     if isinstance(columns[0], dd.Series):
         # in one expression: if Dask optimised columns apart, it might split their files differently
         made = dd.map_partitions(

@@ -12,7 +12,6 @@ import xarray as xr
 import zarr
 from dask._task_spec import Alias
 from dask.base import tokenize
-from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
@@ -21,7 +20,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.encoding.codes import encode
-from dpgb_dask.encoding.frames import as_given, projected
+from dpgb_dask.encoding.frames import projected
 from dpgb_dask.encoding.structure import (
     check_beside,
     check_columns,
@@ -30,6 +29,7 @@ from dpgb_dask.encoding.structure import (
     no_table,
 )
 from dpgb_dask.errors import StructureError, in_our_words
+from dpgb_dask.graph_parts import sent_once
 from dpgb_dask.lazy_decoding import total_collection, total_values
 from dpgb_dask.zarr_arrays import all_arrays_of, from_zarr
 
@@ -99,7 +99,7 @@ def as_read(rows: Any, schema: Schema) -> Any:
         If the columns of a Dask DataFrame do not match the schema.
     """
     if isinstance(rows, dd.DataFrame):
-        positions = check_columns(as_given(rows)._meta, schema)  # noqa: SLF001 - dask has no public name for it
+        positions = check_columns(rows._meta, schema)  # noqa: SLF001 - dask has no public name for it
         if len(positions) < len(rows.columns):
             rows = projected(rows, [rows.columns[k] for k in positions])
     return total_collection(rows, as_given=True)
@@ -143,7 +143,7 @@ def apply(
         empty = np.empty((0,) if columns is None else (0, len(columns)), dtype)
         return rows.map_partitions(
             _on_partition,
-            _sent_once(function),
+            sent_once(function, "model"),
             columns,
             meta=_frame(empty, rows._meta.index[:0], columns),  # noqa: SLF001 - as in `as_read`
             token=function.task,
@@ -155,7 +155,7 @@ def apply(
         rows = total_collection(rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows)
         made = da.map_blocks(
             _on_block,
-            _sent_once(function),
+            sent_once(function, "model"),
             rows,
             chunks=(rows.chunks[0], (1 if columns is None else len(columns),)),
             meta=np.empty((0, 0), dtype),
@@ -171,11 +171,6 @@ def apply(
             raise no_table(given)
     check_columns(rows, function.schema)
     return function(rows)
-
-
-def _sent_once(function: RowFunction) -> Delayed:
-    """Return a function as a key of its own in a graph: it goes to a worker once, and not with every task."""
-    return delayed(function, name=f"dpgb-model-{tokenize(function)}", traverse=False)
 
 
 def _on_block(function: RowFunction, block: NDArray[Any]) -> NDArray[Any]:
@@ -225,7 +220,7 @@ def _of_arrays(
 ) -> da.Array:
     """Apply a function to columns, one array each; the first one's chunks are kept."""
     arrays = [total_collection(array.rechunk(arrays[0].chunks)) for array in arrays]
-    given = (_sent_once(function), *arrays)
+    given = (sent_once(function, "model"), *arrays)
     same: dict[str, Any] = {"dtype": dtype, "token": function.task}
     if columns is None:
         return da.map_blocks(_on_columns, *given, meta=np.empty(0, dtype), **same)

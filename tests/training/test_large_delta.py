@@ -3,11 +3,10 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
+from warning_parts import quick, rows
 
-from dpgb_dask import DPGBClassifier, LargeDeltaWarning, Schema, cli
-from dpgb_dask.testing import SeededNoise
+from dpgb_dask import LargeDeltaWarning, Schema, cli
 
 SCHEMA = Schema({"x": (0.0, 1.0)}, classes=[0, 1], max_weight=4)
 
@@ -16,19 +15,9 @@ class StopError(Exception):
     pass
 
 
-def rows(n=2000):
-    x = np.random.default_rng(0).random(n)
-    return pd.DataFrame({"x": x}), (x > 0.5).astype(int)
-
-
-def estimator(**options):
-    settings = {"schema": SCHEMA, "epsilon": 4.0, "n_estimators": 2, "noise": SeededNoise(0)}
-    return DPGBClassifier(**settings | {"random_state": 0} | options)
-
-
 @pytest.mark.parametrize("delta", [1e-3, 0.1, 0.9])
 def test_a_large_delta_is_said_and_reported(delta):
-    est = estimator(delta=delta)
+    est = quick(SCHEMA, delta=delta)
     with pytest.warns(LargeDeltaWarning, match=f"delta={delta:g} is the chance .* 1e-6") as caught:
         est.fit(*rows())
     (said,) = caught
@@ -38,7 +27,7 @@ def test_a_large_delta_is_said_and_reported(delta):
 
 
 def test_a_large_delta_is_said_before_anything_is_charged(ledger):
-    est = estimator(delta=0.1, noise=None, ledger=ledger, account="people")
+    est = quick(SCHEMA, delta=0.1, noise=None, ledger=ledger, account="people")
     before = len(ledger.history("people"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -49,7 +38,7 @@ def test_a_large_delta_is_said_before_anything_is_charged(ledger):
 
 @pytest.mark.parametrize("options", [{"delta": 9.9e-4 / 4}, {"delta": 0.1, "recipe": "dpboost"}])
 def test_a_small_delta_or_one_that_is_not_spent_is_not_said(options):
-    report = estimator(**options).fit(*rows()).privacy_report_  # warnings are errors here
+    report = quick(SCHEMA, **options).fit(*rows()).privacy_report_  # warnings are errors here
     assert report.warnings == ()
 
 
@@ -69,12 +58,12 @@ def test_delta_beside_the_released_number_of_rows_is_said(options, weight, named
     if per_unit > 1:
         X["person"] = np.arange(len(X)) // per_unit
     weights = None if weight is None else np.full(len(X), weight)
-    est = estimator(delta=9.9e-4, **options)
+    est = quick(SCHEMA, delta=9.9e-4, **options)
     with pytest.warns(LargeDeltaWarning, match=f"not below one over the number {named}"):
         est.fit(X, y, weights)
     assert "drawn at random" in str(est.privacy_report_)
     below = 0.8 * per_unit / len(X)
-    assert estimator(delta=below, **options).fit(X, y, weights).privacy_report_.warnings == ()
+    assert quick(SCHEMA, delta=below, **options).fit(X, y, weights).privacy_report_.warnings == ()
 
 
 def test_a_large_delta_is_said_on_the_command_line(tmp_path, capsys):

@@ -3,25 +3,14 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
+from warning_parts import quick, rows
 
-from dpgb_dask import DPGBClassifier, MaxWeightWarning, Schema, cli
-from dpgb_dask.testing import SeededNoise
+from dpgb_dask import MaxWeightWarning, Schema, cli
 
 FEATURES = {"x": (0.0, 1.0)}
 SCHEMA = Schema(FEATURES, classes=[0, 1])
 WAY_OUT = "max_weight=1 of the schema.*Declare the largest weight as max_weight"
-
-
-def rows(n=2000):
-    x = np.random.default_rng(0).random(n)
-    return pd.DataFrame({"x": x}), (x > 0.5).astype(int)
-
-
-def estimator(**options):
-    settings = {"schema": SCHEMA, "epsilon": 4.0, "n_estimators": 2, "noise": SeededNoise(0)}
-    return DPGBClassifier(**settings | {"random_state": 0} | options)
 
 
 @pytest.mark.parametrize("weight", [0.5, 500.0, np.nan])
@@ -29,7 +18,9 @@ def test_weights_of_any_size_are_said_to_count_up_to_one(weight):
     X, y = rows()
     X[:100] = 0.25
     with pytest.warns(MaxWeightWarning, match=WAY_OUT) as caught:
-        estimator(on_few_rows="continue").fit(X, y, np.r_[[weight] * 100, [1.0] * (len(X) - 100)])
+        quick(SCHEMA, on_few_rows="continue").fit(
+            X, y, np.r_[[weight] * 100, [1.0] * (len(X) - 100)]
+        )
     (said,) = caught
     assert said.filename == __file__
 
@@ -44,13 +35,11 @@ def test_weights_of_any_size_are_said_to_count_up_to_one(weight):
 )
 def test_nothing_is_said_of_weights(schema, weighted):
     X, y = rows()
-    estimator(schema=schema).fit(
-        X, y, np.ones(len(X)) if weighted else None
-    )  # warnings are errors here
+    quick(schema).fit(X, y, np.ones(len(X)) if weighted else None)  # warnings are errors here
 
 
 def test_it_is_said_before_anything_is_charged(ledger):
-    est = estimator(noise=None, ledger=ledger, account="people")
+    est = quick(SCHEMA, noise=None, ledger=ledger, account="people")
     before = len(ledger.history("people"))
     X, y = rows()
     with warnings.catch_warnings():
@@ -73,6 +62,6 @@ def test_it_is_said_on_the_command_line(tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore::dpgb_dask.MaxWeightWarning")
 def test_the_report_says_whether_a_column_weighs_the_rows():
     X, y = rows()
-    weighted = estimator().fit(X, y, np.ones(len(X))).privacy_report_
+    weighted = quick(SCHEMA).fit(X, y, np.ones(len(X))).privacy_report_
     assert weighted.public["weighted by a column"] == "yes"
-    assert "weighted by a column" not in estimator().fit(X, y).privacy_report_.public
+    assert "weighted by a column" not in quick(SCHEMA).fit(X, y).privacy_report_.public

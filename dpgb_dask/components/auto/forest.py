@@ -139,9 +139,8 @@ class Forest(Stage):
     def declare(self, shape: Shape) -> Demand:
         """Declare between nothing (the gate is closed) and the stage's share plus what earlier stages left."""
         numeric = shape.kind == "numeric"
-        most = (
-            0.95 if numeric else 1.0
-        )  # bins and start come before, and the mean of a number after
+        # bins and start come before, and the mean of a number after
+        most = 0.95 if numeric else 1.0
         return Demand(0.0, most, self._most_rounds(np.inf, shape.kind) + 1 + numeric)
 
     def needs(self, shape: Shape, most_bins: Sequence[int]) -> Needs:

@@ -8,11 +8,9 @@ from dpgb_dask.components import constants
 from dpgb_dask.components.answers import sums
 from dpgb_dask.components.auto.posterior import AutoFacts, gradient_of, steps
 from dpgb_dask.components.prices import share_of
-from dpgb_dask.contracts.model import Splits
+from dpgb_dask.components.trees.splits import root
 from dpgb_dask.contracts.plan import Answer, Demand, Shape, Stage, State
 from dpgb_dask.contracts.queries import Query, TreeSumsQuery
-
-_ALL_ROWS = Splits.plain(np.empty((1, 0), np.uint16), np.empty((1, 0), np.uint8))  # one leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Mean(Stage):
             weight_bits=state.shape.weight_bits,
             n_scores=1,
             gradient=gradient_of(state.shape.kind, reach, 1),
-            splits=_ALL_ROWS,
+            splits=root(),
         )
 
     def update(self, state: State, query: Query, released: Answer) -> State:
