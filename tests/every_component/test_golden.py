@@ -58,7 +58,7 @@ def test_recipe_gives_its_golden_answers(case):
     known, build = known_answers(case)
     told = golden.fit(*case)
     known = {"rounds": known["rounds"], "model": known["model"]}
-    if told != known and golden.build() != build:
+    if told["rounds"] != known["rounds"] and golden.build() != build:
         # sums of later rounds depend on the floats of the controller; those of the first on nothing but the rows
         assert told["rounds"][0][:5] == known["rounds"][0][:5]
         assert told["rounds"][0][-2] == known["rounds"][0][-2]
