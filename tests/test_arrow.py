@@ -72,6 +72,18 @@ def test_a_variable_of_xarray_of_any_type_is_read_as_a_column_is(kind):
     assert repr(as_everything(as_array(column))) == told
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_listed_dates_beyond_pythons_are_read_as_others_are(unit, zone):
+    far = np.array(
+        ["29999-01-01", "9999-12-31T23:59", "2020-01-02", "NaT", "-0001-01-01"], f"M8[{unit}]"
+    )
+    plain = pa.array(far).cast(pa.timestamp(unit, zone))
+    names = as_everything(as_pandas(plain))
+    assert None not in names[-1][:3]
+    assert repr(as_everything(as_pandas(plain.dictionary_encode()))) == repr(names)
+
+
 def test_a_data_set_of_variables_in_memory_and_of_dask_is_read():
     days = pa.array(np.array(["2020-01-02", "NaT", "2020-03-04"], "M8[us]")).dictionary_encode()
     schema = Schema({"day": {"buckets": 250}, "x": (0, 1)}, classes=[0, 1])

@@ -122,6 +122,11 @@ def objects(column: Any) -> list[Any]:
     # of Python's last hours, as New York's clocks tell them, pandas makes no value in New York's time
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         column = getattr(column, "array", column).tz_convert("UTC")
+    if kind.startswith(
+        "dictionary<values=timestamp"
+    ):  # whose own values pandas makes of Python's dates
+        values = getattr(column, "array", column).__arrow_array__()
+        return objects(pd.arrays.ArrowExtensionArray(values.cast(values.type.value_type)))
     if kind.startswith("timestamp"):
         values = getattr(column, "array", column).__arrow_array__()
         column = values.cast(kind.split(",", maxsplit=1)[0].removesuffix("]") + "]").to_numpy()
