@@ -267,7 +267,8 @@ def _computed(parts: list[Any]) -> Any:
 def _declared_part(X: Any, schema: Schema) -> tuple[Any, tuple[str, ...]]:
     """Return X without undeclared columns, and the names of these."""
     names = names_of(X)
-    known = {*schema.names, *schema.ignore, schema.target.name, schema.unit_id}
+    units = () if schema.unit_id is None else (schema.unit_id,)  # a column may have None for a name
+    known = {*schema.names, *schema.ignore, schema.target.name, *units}
     strange = [] if names is None else [name for name in names if name not in known]
     if isinstance(X, xr.Dataset):
         check_beside(names or (), X.coords, schema)
@@ -491,7 +492,10 @@ def _composed(text: str) -> str:
 
 def _shown(value: Any) -> str:
     try:
-        text = repr(str(value) if isinstance(value, str) else python_scalar(value))
+        told = isinstance(
+            value, str | np.datetime64
+        )  # a date of nanoseconds is Python's number of them
+        text = repr(str(value) if told else python_scalar(value))
     except Exception:  # an object's own conversion to text may fail
         text = f"<{type(value).__name__}>"
     return one_line(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…")

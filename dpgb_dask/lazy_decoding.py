@@ -26,6 +26,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import FARTHEST, alike, span_of
+from dpgb_dask.encoding.columns import of_pandas
 from dpgb_dask.encoding.frames import (
     as_it_is,
     given_expr,
@@ -239,7 +240,7 @@ def total_part(part: Any) -> Any:
 
 
 def total_values(data: xr.DataArray) -> Any:
-    """Return the values of an xarray variable, as NumPy or Dask; what decodes them as they are read, no value ends.
+    """Return the values of an xarray variable, as `ingest` does; what decodes them as they are read, no value ends.
 
     Raises
     ------
@@ -248,6 +249,8 @@ def total_values(data: xr.DataArray) -> Any:
     """
     check_calendar(data)
     variable = data.variable
+    if (column := of_pandas(variable)) is not None:
+        return column
     if variable.chunks is None:
         loaded = getattr(variable, "_in_memory", True)
         return data.to_numpy() if loaded else np.asarray(total_array(variable._data))  # noqa: SLF001

@@ -71,7 +71,8 @@ def score(schema: Schema, predicted: Any, y: Any, sample_weight: Any) -> float:
     _check_kept(schema, usable=bool(usable.any()), scored=bool((usable & counts).any()))
     metric = accuracy_score if schema.target.classes else r2_score
     own = None if weight is None else weight[counts]
-    return float(metric(target[counts], found[counts], sample_weight=own))
+    with np.errstate(all="ignore"):  # of huge numbers scikit-learn's sums overflow
+        return float(metric(target[counts], found[counts], sample_weight=own))
 
 
 # ---- columns as numbers ----------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def is_a(value: Any, kind: Any) -> bool:
 def as_text(value: Any) -> str | None:
     """Return text and bytes (UTF-8) as text without trailing NUL characters, and None for any other value."""
     if type(value) in (bytearray, memoryview):
-        value = _bytes_of(value)
+        value = plain_bytes(value)
     if is_a(value, bytes):
         value = bytes.decode(value, "utf-8", "surrogateescape")
     if not is_a(value, str):
@@ -133,7 +133,7 @@ def as_text(value: Any) -> str | None:
     return text.rstrip("\x00") if text.endswith("\x00") else text
 
 
-def _bytes_of(value: bytearray | memoryview) -> bytes | None:
+def plain_bytes(value: bytearray | memoryview) -> bytes | None:
     """Return bytes that the readers of some databases give as another type; None of a view of anything else."""
     try:
         view = memoryview(value)

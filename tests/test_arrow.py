@@ -8,16 +8,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import xarray as xr
 from arrow_types import every_type, three_of
 from pyarrow import parquet
 
 from dpgb_dask import DPGBClassifier, Ledger, Schema
 from dpgb_dask.cli.tables import open_table
 from dpgb_dask.encoding.codes import encode_target, encode_weight, read_values
-from dpgb_dask.encoding.columns import category_cells
+from dpgb_dask.encoding.columns import as_array, category_cells
 from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.errors import SchemaError, UnsupportedCollectionError
+from dpgb_dask.lazy_decoding import total_values
 from dpgb_dask.private.reading.units import distinct_names
+from dpgb_dask.testing import SeededNoise
 
 # Dask's own, where it reads Parquet
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -58,6 +61,43 @@ def test_a_column_of_any_type_is_read_as_its_values_are(kind):
     assert repr(as_everything(from_arrow(pa.chunked_array([values, values])))) == told
     part = as_everything(as_pandas(values)[1:5])
     assert repr(part) == repr([one[1:5] for one in as_everything(objects)])
+
+
+@pytest.mark.parametrize("kind", every_type(), ids=str)
+def test_a_variable_of_xarray_of_any_type_is_read_as_a_column_is(kind):
+    """In memory, to predict too, and beside variables of Dask: of some types pandas makes no values of NumPy's."""
+    column = as_pandas(three_of(kind))
+    told = repr(as_everything(column))
+    assert repr(as_everything(total_values(xr.DataArray(column.array, dims="row")))) == told
+    assert repr(as_everything(as_array(column))) == told
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_listed_dates_beyond_pythons_are_read_as_others_are(unit, zone):
+    far = np.array(
+        ["29999-01-01", "9999-12-31T23:59", "2020-01-02", "NaT", "-0001-01-01"], f"M8[{unit}]"
+    )
+    plain = pa.array(far).cast(pa.timestamp(unit, zone))
+    names = as_everything(as_pandas(plain))
+    assert None not in names[-1][:3]
+    assert repr(as_everything(as_pandas(plain.dictionary_encode()))) == repr(names)
+
+
+def test_a_data_set_of_variables_in_memory_and_of_dask_is_read():
+    days = pa.array(np.array(["2020-01-02", "NaT", "2020-03-04"], "M8[us]")).dictionary_encode()
+    schema = Schema({"day": {"buckets": 250}, "x": (0, 1)}, classes=[0, 1])
+    table = pd.DataFrame({"day": as_pandas(days), "x": np.linspace(0, 1, 6)})
+    data = xr.Dataset({"day": ("row", table["day"].array), "x": ("row", table["x"])})
+    models = []
+    with dask.config.set(scheduler="sync"):
+        for rows in (table, data, data.assign(x=data["x"].chunk(row=4))):
+            options = {"on_few_rows": "continue", "noise": SeededNoise(0), "random_state": 0}
+            model = DPGBClassifier(
+                schema=schema, epsilon=50.0, recipe="dp-rf", n_estimators=3, **options
+            )
+            models.append(model.fit(rows, [0, 1, 1, 0, 0, 1]).predict_proba(rows))
+            np.testing.assert_array_equal(models[-1], models[0])
 
 
 def of_pandas():

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from dpgb_dask import Schema
+from dpgb_dask import Datetime, Schema
 from dpgb_dask.cli import main
 from dpgb_dask.diagnose import ColumnCheck
 from dpgb_dask.errors import PlanError, SchemaError, UnnamedColumnsWarning
@@ -81,6 +81,20 @@ def test_check_counts_the_same_in_every_collection(kind):
     assert "NOT PRIVATE" in text
     assert "7.0 (2 times), 9.0 (1 times)" in text
     assert "bounds far too wide: all numbers within them are in [-2, 3]" in text
+
+
+def test_check_names_a_column_whose_name_is_none():
+    frame = pd.DataFrame([[1, 3], [2, 4]], columns=pd.Index(["age", None], dtype=object))
+    assert Schema({"age": (0, 20)}, classes=[0, 1]).check(frame).undeclared == ("None",)
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_check_shows_dates_of_every_unit_as_dates(unit):
+    schema = Schema({"when": Datetime("2020-01-01", "2020-12-31")}, classes=[0, 1])
+    (column,) = schema.check(
+        np.full((2, 1), np.datetime64("1999-12-31"), f"M8[{unit}]"), columns="position"
+    ).columns
+    assert column.outside[0][0].startswith("'1999-12-31")
 
 
 def test_check_names_values_and_columns_that_a_fit_would_not():

@@ -137,6 +137,14 @@ def test_only_an_infinite_number_counts_as_the_bound(regressor, features, number
     assert regressor.score(features, endless) == r2_score(np.where(far == 40, 15, far), predicted)
 
 
+def test_numpy_does_not_warn_of_huge_numbers(regressor, features, numbers):
+    """In memory as on Dask, although there is no score."""
+    far = np.where(np.arange(len(numbers)) < 9, 1e308, numbers)
+    assert np.isnan(regressor.score(features, far))
+    frame = dd.from_pandas(features, npartitions=2)
+    assert np.isnan(regressor.score(frame, dd.from_pandas(pd.Series(far), npartitions=2)))
+
+
 def test_weights_of_every_kind_count(classifier, regressor, features, labels, numbers):
     weight = 1.0 + np.arange(len(labels)) % 5
     want = accuracy_score(labels, classifier.predict(features), sample_weight=weight)

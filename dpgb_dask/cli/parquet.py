@@ -82,8 +82,9 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
     # of views pandas cannot take rows
     views = {getattr(pa, v)(): getattr(pa, t)() for v, t in VIEWS.items() if hasattr(pa, v)}
     written_out = {view: pd.ArrowDtype(plain) for view, plain in views.items()}
-    # what pandas noted beside bytes may be that they are text, which not all are
-    written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary())}
+    # what pandas noted beside bytes may be that they are text, which not all are; beside no values, that they are
+    # categories
+    written_out |= {one: pd.ArrowDtype(one) for one in (pa.binary(), pa.large_binary(), pa.null())}
     # of periods Arrow has no values of its own, but their numbers; of intervals pandas refuses some values, and of
     # times of day, and of dates in lists and structs, Python does
     for kind in {kind for one in schemas for kind in one.types}:
@@ -92,12 +93,15 @@ def read_parquet(path: str, dtype_backend: str | None = None) -> Parquet:
             written_out[kind] = kind.to_pandas_dtype()
         elif is_interval(kind) or pa.types.is_time(kind) or nested:
             written_out[kind] = pd.ArrowDtype(kind)
-    options: dict[str, Any] = {"arrow_to_pandas": Options(written_out.get)}
+    # what pandas noted may be that other columns have categories: Dask looks for them in a folder's text, and Arrow
+    # makes none of decimals, of days, or of no values
+    listed = {one.name for one in stored_schema if pa.types.is_dictionary(one.type)}
+    options: dict[str, Any] = {
+        "arrow_to_pandas": Options(written_out.get),
+        "categories": sorted(listed - folders),
+    }
     if named:
         options["dataset"] = {"partitioning": {"flavor": "hive", "schema": fields}}
-        # what pandas noted may be that a folder's column has categories, which Dask then looks for in its text
-        listed = {one.name for one in stored_schema if pa.types.is_dictionary(one.type)}
-        options["categories"] = sorted(listed - folders)
     # index=False: else Dask fails, when it computes rows, on an index that pandas wrote as a range, or that has another
     # name in another file
     strange = any(map(noted_strangely, schemas))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_extension_array_dtype
 
 from dpgb_dask.contracts.features import TRUTHS, Bool, Categorical, Grouped, Hashed
 from dpgb_dask.contracts.schema import Schema
@@ -121,6 +122,11 @@ def objects(column: Any) -> list[Any]:
     # of Python's last hours, as New York's clocks tell them, pandas makes no value in New York's time
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         column = getattr(column, "array", column).tz_convert("UTC")
+    if kind.startswith(
+        "dictionary<values=timestamp"
+    ):  # whose own values pandas makes of Python's dates
+        values = getattr(column, "array", column).__arrow_array__()
+        return objects(pd.arrays.ArrowExtensionArray(values.cast(values.type.value_type)))
     if kind.startswith("timestamp"):
         values = getattr(column, "array", column).__arrow_array__()
         column = values.cast(kind.split(",", maxsplit=1)[0].removesuffix("]") + "]").to_numpy()
@@ -180,6 +186,18 @@ def _item(items: Any, k: int) -> Any:
         return items[k]
     except Exception:
         return UNREADABLE
+
+
+def of_pandas(variable: Any) -> pd.Series | None:
+    """Return a variable of xarray as a series if it is in memory and of a type of pandas; None for any other."""
+    return pd.Series(variable.data) if is_extension_array_dtype(variable.dtype) else None
+
+
+def as_array(column: Any) -> NDArray[Any]:
+    """Return a column in memory as an array: of some types of pandas, pandas itself has no conversion."""
+    if not is_extension_array_dtype(column.dtype) or is_typed_number(column.dtype):
+        return np.asarray(column)
+    return np.fromiter(objects(column), object, len(column))
 
 
 def exact_ids(column: pd.Series) -> pd.Series:

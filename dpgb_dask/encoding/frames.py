@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import existing, native, objects
 from dpgb_dask.graph_parts import rebuilt
-from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text
+from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text, plain_bytes
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -66,8 +66,10 @@ FLAT = (
 
 FILES_PER_TASK = 20  # whose statistics a task reads, as in Dask
 
-# objects of which pandas makes columns of another type, if there are no others; their own text is read otherwise
-TYPED = (datetime.date, np.datetime64, datetime.timedelta, np.timedelta64, np.floating)
+# objects of which pandas makes columns of another type, if there are no others, and bytes of other types; their own
+# text is read otherwise
+BYTES = (bytearray, memoryview)
+TYPED = (datetime.date, np.datetime64, datetime.timedelta, np.timedelta64, np.floating, *BYTES)
 
 # types of NumPy that pandas holds as they are, whatever the values
 HELD = "biufc"
@@ -220,7 +222,7 @@ def to_text(part: Any) -> Any:
 
 
 def _told(part: Any) -> Any:
-    """Return a frame, series or index with texts for dates, durations and numbers that are objects of `TYPED`."""
+    """Return a frame, series or index with texts, or bytes, for values that are objects of `TYPED`."""
     if isinstance(part, pd.DataFrame):
         columns = [part.iloc[:, k] for k in range(part.shape[1])]
         told = [*map(_told, columns)]
@@ -240,7 +242,9 @@ def _told(part: Any) -> Any:
 
 
 def _text_of(value: Any) -> Any:
-    """Return a text that is read as a value of a type of `TYPED`, unless its own is; another value as it is."""
+    """Return what Dask makes a text of that is read as a value of a type of `TYPED`; another value as it is."""
+    if type(value) in BYTES:
+        return plain_bytes(value)
     if not is_a(value, TYPED) or is_a(value, float):
         return value
     try:

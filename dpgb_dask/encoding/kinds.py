@@ -32,13 +32,22 @@ def from_arrow(data: Any) -> Any:
     if type(data).__module__.partition(".")[0] != "pyarrow" or not hasattr(data, "to_pandas"):
         return data
     try:
-        return _written_out(data).to_pandas(types_mapper=pd.ArrowDtype)
+        return _as_pandas(_written_out(data))
     except Exception:  # its message may quote a value
         types = [data.type] if hasattr(data, "type") else data.schema.types
     raise UnsupportedCollectionError(
         f"pandas cannot hold a column of Arrow data, whose types are {', '.join(sorted(set(map(_outer, types))))}. Cast"
         " it to numbers, text or dates."
     )
+
+
+def _as_pandas(data: Any) -> Any:
+    names = data.schema.names if hasattr(data, "schema") else []
+    if len({*names}) == len(names):
+        return data.to_pandas(types_mapper=pd.ArrowDtype)
+    # pandas would take the types of columns by their names
+    apart = data.rename_columns([str(k) for k in range(len(names))]).replace_schema_metadata(None)
+    return apart.to_pandas(types_mapper=pd.ArrowDtype).set_axis(names, axis=1)
 
 
 def _outer(arrow: Any) -> str:

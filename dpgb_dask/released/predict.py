@@ -20,6 +20,7 @@ from dpgb_dask.contracts.model import Model
 from dpgb_dask.contracts.schema import Schema
 from dpgb_dask.contracts.scores import scores_by_codes
 from dpgb_dask.encoding.codes import encode
+from dpgb_dask.encoding.columns import as_array
 from dpgb_dask.encoding.frames import projected
 from dpgb_dask.encoding.structure import (
     check_beside,
@@ -270,7 +271,7 @@ def _lazy(variable: xr.DataArray) -> da.Array:
     if variable.chunks is not None:
         return values
     # in one chunk: of objects, Dask chooses none; and it does not take types of pandas. It would name it by a digest
-    return da.from_array(np.asarray(values), chunks=-1, name=False)
+    return da.from_array(as_array(values), chunks=-1, name=False)
 
 
 def _check_dim(function: RowFunction, rows: Any, columns: tuple[Any, ...] | None) -> None:

@@ -2,8 +2,10 @@
 
 from argparse import Namespace
 from datetime import date
+from decimal import Decimal
 from itertools import product
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -261,6 +263,32 @@ def test_columns_that_pandas_noted_as_categories_may_be_folders(listed, exact, t
     for j in range(len(want.columns)):
         np.testing.assert_array_equal(got.column(j), want.column(j))
     assert given["y"].tolist() == table["y"].tolist()
+
+
+ODD_CATEGORIES = {
+    "nothing": [None] * N,
+    "decimals": [Decimal("1.5"), None, Decimal("2")] * (N // 3),
+    "days": [date(2020, 1, 2), None, date(2020, 1, 3)] * (N // 3),
+}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second"), [*product(ODD_CATEGORIES, ["text"]), ("text", "nothing")]
+)
+def test_categories_of_which_arrow_makes_none_are_read(tmp_path, first, second, exact):
+    schema = Schema({"age": (0, 10), "part": {"buckets": 50}}, classes=[0, 1], target="y")
+    values = {**ODD_CATEGORIES, "text": ["a", None, "b"] * (N // 3)}
+    for k, name in enumerate((first, second)):
+        part = pd.Categorical(pd.Series(values[name], dtype=object))
+        TABLE.assign(part=part).drop(columns="job").to_parquet(tmp_path / f"{k}.parquet")
+    x, _ = opened(tmp_path, schema, **({"keep": ["age"]} if exact else {}))
+    with dask.config.set(scheduler="sync"):
+        parts = [part.compute() for part in x.to_delayed()]
+    for name, part in zip((first, second), parts, strict=True):
+        want = pd.DataFrame({"age": TABLE["age"], "part": pd.Series(values[name], dtype=object)})
+        got = read_values(part, schema).column(1)
+        np.testing.assert_array_equal(got, read_values(want, schema).column(1))
 
 
 def test_a_column_that_files_hold_too_is_theirs(tmp_path):

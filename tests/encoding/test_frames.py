@@ -497,6 +497,16 @@ def test_what_stands_beside_an_object_does_not_tell_how_it_is_read(name, other):
     assert unit_names(index.tolist())[: len(values)] == names
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_as_databases_give_them_are_bytes_below_an_operation(kind):
+    """Their own text is another, of a view its place in memory."""
+    plain = [b"x", b"5", b"007", b"NA", b"12:30", b"2020-01-02", b"\xff", b""]
+    column = pd.Series([*map(kind, plain), kind(b"x"), None], dtype=object)
+    names = unit_names(to_text(column).tolist())
+    assert names == unit_names(to_text(pd.Series([*plain, b"x", None], dtype=object)).tolist())
+    assert names[0] == names[-2] == "x"
+
+
 BLOCKS = {
     "whole": np.array([[1, 0], [0, 1]]),
     "fractions": np.array([[0.5, np.nan], [1e300, 0.25]]),

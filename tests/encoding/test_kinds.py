@@ -9,6 +9,7 @@ import xarray as xr
 from scipy import sparse
 
 from dpgb_dask import DPGBClassifier, Schema, StructureError, UnsupportedCollectionError
+from dpgb_dask.encoding.kinds import from_arrow
 from dpgb_dask.testing import SeededNoise
 
 SCHEMA = Schema({"a": (0, 1), "b": (0, 9), "c": ["x", "y"]}, classes=["no", "yes"])
@@ -54,6 +55,19 @@ def test_whole_numbers_beside_a_missing_one_stay_exact():
     schema = Schema({"id": [2**53 + 1, 2**53 + 2]}, classes=[0, 1])
     diagnosis = schema.check(pa.table({"id": [2**53 + 1, 2**53 + 2, None]}))
     assert diagnosis.columns[0].unknown == 0
+
+
+def test_arrow_columns_of_one_name_keep_their_types():
+    """pandas takes the type of each by its name, and a fraction would fail as a whole number."""
+    columns = [pa.array([0.5, 1]), pa.array([2**53 + 1, None]), pa.array(["a", "b"])]
+    schema = Schema({"id": {"buckets": 9}}, classes=[0, 1], ignore=["more"])
+    for names in (["more", "id", "more"], ["more", "more", "id"]):
+        own = [columns[k] for k in (0, 2, 1)] if names[2] == "id" else columns
+        for data in (pa.table(own, names), pa.record_batch(own, names)):
+            read = from_arrow(data)
+            assert [*read.columns] == names
+            assert [*map(str, read.dtypes)] == [f"{one.type}[pyarrow]" for one in own]
+            assert schema.check(data).columns[0].missing == 1
 
 
 class LazyFrame:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import n_rows
+from dpgb_dask.encoding.columns import as_array, n_rows, of_pandas
 from dpgb_dask.encoding.frames import (
     as_given,
     as_made,
@@ -389,8 +389,8 @@ def _values_of(data: xr.DataArray) -> Any:
     """Return the values of an xarray variable: NumPy, Dask, or a series where they are of a type of pandas."""
     check_calendar(data)
     variable = data.variable
-    if pd.api.types.is_extension_array_dtype(variable.dtype):
-        return pd.Series(variable.data)
+    if (column := of_pandas(variable)) is not None:
+        return column
     # xarray reads other arrays lazily from a file
     loaded = variable.chunks is not None or getattr(variable, "_in_memory", True)
     return (data if loaded else data.reset_coords(drop=True).chunk()).data
@@ -606,7 +606,7 @@ def _as_array(data: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
             )
         masked = isinstance(data, np.ma.MaskedArray)
         # Dask cannot choose chunks for objects by itself, and would name the array by a digest of its values
-        data = da.from_array(data if masked else np.asarray(data), chunks=-1, name=False)
+        data = da.from_array(data if masked else as_array(data), chunks=-1, name=False)
     if data.ndim == 2 and len(data.chunks[1]) > 1:
         data = data.rechunk({1: -1}, method="tasks")
     if rows is None or data.chunks[0] == rows:

@@ -22,6 +22,7 @@ from dask._task_spec import Task
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 
 from dpgb_dask.contracts.schema import Schema
+from dpgb_dask.encoding.kinds import VIEWS
 from dpgb_dask.errors import StructureError, first_few, in_our_words
 
 STRANGE = (
@@ -124,13 +125,14 @@ class _Making(NamedTuple):
 
 @dataclass(eq=False)
 class _File:
-    """What tasks ask of a file: columns, how each is made, and the types of reading if not the file's own."""
+    """What tasks ask of a file: columns, how each is made, the types of reading if not the file's own, and filters."""
 
     path: str
     filesystem: Any
     columns: set[str] = field(default_factory=set)
     made: list[tuple[_Making, set[str]]] = field(default_factory=list)
     types: dict[str, pa.DataType] = field(default_factory=dict)
+    filtered: bool = False
 
 
 def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] | None:
@@ -164,6 +166,7 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
     if lacking:
         raise not_in_each(lacking, schema)
     _refuse_kinds(each, schema)
+    _refuse_filters(each, schema)
     unlike = {
         name
         for file, own in each
@@ -182,7 +185,8 @@ def reading_of(tasks: Sequence[Task], schema: Schema) -> Callable[[Task], Task] 
             f" {_named(unlike, schema)}. Write these files again with one type, or read them by"
             " dask.dataframe.read_parquet(…, filesystem='fsspec') without filters: then each keeps its types."
         )
-    listed = any(_of_text(own.field(name).type) for file, own in each for name in file.columns)
+    kinds = {own.field(name).type for file, own in each for name in file.columns}
+    listed = any(_of_text(kind) or _of_nothing(kind) for kind in kinds)
     told = any(making.given for file in reads.files.values() for making, _ in file.made)
     return partial(_rewritten, reads, stored) if listed or told or reads.by_folder else None
 
@@ -262,6 +266,7 @@ class _Reads:
         making = _Making.of(told)
         for key in keys:
             self.files[key].made.append((making, columns))
+            self.files[key].filtered |= types is not None
         if len({*keys}) > 1 and types is None:
             self.joined.append(keys)
         self.by_folder |= _by_folder(told, pieces)
@@ -271,9 +276,11 @@ class _Reads:
         if _name_of(task) == "_load_multiple_files":
             wrappers = [wrapper for wrapper, _ in task.args[0]]
             columns, types = task.args[1:3]
+            filtered = any(chosen is not None for _, chosen in task.args[0])
         elif _name_of(task) == "_fragment_to_table":
             told = task.kwargs
             wrappers, columns, types = [told["fragment_wrapper"]], told["columns"], told["schema"]
+            filtered = told["filters"] is not None
         else:
             return []
         keys = []
@@ -282,6 +289,7 @@ class _Reads:
             own = {*columns} - folders.keys()
             self.folders |= folders.keys()
             keys.append(self._add(fragment.path, fragment.filesystem, own, types))
+            self.files[keys[-1]].filtered |= filtered
         return keys
 
     def _add(self, path: str, filesystem: Any, columns: set[str], types: pa.Schema | None) -> Key:
@@ -336,7 +344,7 @@ def _rewritten(reads: _Reads, stored: Mapping[Key, pa.Schema], task: Task) -> Ta
 
 
 def _with_categories(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of reading by which text that is no UTF-8 may be among categories."""
+    """Return options of reading by which categories may hold text that is no UTF-8, or nothing but missing values."""
     given = told.get("arrow_to_pandas") or {}
     return {**told, "arrow_to_pandas": Options(_Types(given.get("types_mapper")), given)}
 
@@ -364,14 +372,24 @@ def _of_text(kind: pa.DataType) -> bool:
     return pa.types.is_dictionary(kind) and str(kind.value_type) in TEXT
 
 
+def _of_nothing(kind: pa.DataType) -> bool:
+    """Return whether a type is Arrow's of columns that hold no value, as pandas writes categories if all are missing.
+
+    Where pandas noted that they are categories, Arrow fails: a missing value is none.
+    """
+    return bool(pa.types.is_null(kind))
+
+
 @dataclass(frozen=True)
 class _Types:
-    """Arrow's ``types_mapper``: that of the caller, if there is one, and `_TextCategories`."""
+    """Arrow's ``types_mapper``: that of the caller, if there is one, and `_TextCategories`; no values stay Arrow's."""
 
     given: Callable[[pa.DataType], Any] | None
 
     def __call__(self, kind: pa.DataType) -> Any:
         told = None if self.given is None else self.given(kind)
+        if told is None and _of_nothing(kind):
+            return pd.ArrowDtype(kind)
         return _TextCategories() if told is None and _of_text(kind) else told
 
 
@@ -506,6 +524,23 @@ def _refuse_kinds(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> No
             "Parquet files hold columns that pandas noted as of another type, which cannot hold every value of theirs:"
             f" {_named(falsely, schema)}. Read them by dask.dataframe.read_parquet(…, dtype_backend='pyarrow'); or"
             " write them without what pandas noted, as pyarrow.Table.replace_schema_metadata(None) gives them."
+        )
+
+
+def _refuse_filters(each: Sequence[tuple[_File, pa.Schema]], schema: Schema) -> None:
+    """Refuse filters of files with columns of which Arrow can choose no rows."""
+    whole = {
+        name
+        for file, own in each
+        if file.filtered
+        for name in file.columns
+        if str(file.types.get(name, own.field(name).type)) in VIEWS
+    }
+    if whole:
+        raise StructureError(
+            "Parquet files that are read with filters hold views of text or bytes, of which Arrow chooses no rows:"
+            f" {_named(whole, schema)}. Read them by dask.dataframe.read_parquet without filters, and choose rows of"
+            " the frame; or write them again as text."
         )
 
 

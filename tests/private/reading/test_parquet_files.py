@@ -476,6 +476,34 @@ def test_a_later_file_whose_types_pandas_noted_and_cannot_read_is_refused(tmp_pa
     loaded(source_of(tmp_path, schema))
 
 
+@pytest.mark.parametrize("backend", [None, "numpy_nullable", "pyarrow"])
+@pytest.mark.parametrize("reader", READERS)
+def test_categories_of_which_all_are_missing_end_no_fit(tmp_path, reader, backend):
+    """pandas writes no values of any type, and notes that they are categories."""
+    nothing = pd.Categorical(pd.Series([None] * 3, dtype=object))
+    schema = Schema({"x": (0, 1), "age": ["a", "b"]}, classes=[0, 1], target="y")
+    rows = pd.DataFrame({"x": [0.5] * 3, "age": nothing, "y": [0, 1, 1]})
+    for others in (False, True):
+        if others:
+            if reader not in ("files", "row groups"):  # where each file is read in its own types
+                return
+            rows.assign(age=pd.Categorical(["a", None, "b"])).to_parquet(tmp_path / "1.parquet")
+        rows.to_parquet(tmp_path / "0.parquet")
+        parts = loaded(source_of(tmp_path, schema, dtype_backend=backend, **READERS[reader]))
+        read = [feature_cells(part.x["age"], schema.features["age"]) for part in parts]
+        assert sorted(map(list, read)) == [[0, 3, 1], [3, 3, 3]][not others :]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+@pytest.mark.parametrize("reader", [{}, {"filesystem": "arrow"}], ids=["fsspec", "arrow"])
+def test_columns_that_arrow_cannot_filter_are_refused_before_the_charge(tmp_path, reader, kind):
+    rows = pa.table({"x": [0.5] * 3, "age": pa.array(["1", None, "2"]).cast(kind), "y": [0, 1, 1]})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    loaded(source_of(tmp_path, **reader))
+    with pytest.raises(StructureError, match=r"filters.*'age'"):
+        source_of(tmp_path, filters=[("x", ">=", 0)], **reader)
+
+
 @pytest.mark.parametrize(
     "noted",
     ["Int8", "UInt64", "Float32", "boolean", "int8[pyarrow]", "float16", "uint64"],
