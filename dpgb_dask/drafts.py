@@ -116,7 +116,7 @@ class SchemaDraft(Mapping[str, Any]):
         target_bounds: tuple[Any, Any] | None = None,
         target: str | None = None,
         ignore: Sequence[str] = (),
-        max_weight: int = 1,
+        max_weight: int | None = None,
         unit_id: str | None = None,
     ) -> Schema:
         """Return the schema with what is open filled in from public knowledge.
@@ -126,8 +126,8 @@ class SchemaDraft(Mapping[str, Any]):
         features : mapping of str to feature
             As for `Schema`; features of the draft that are not named here stay as they are.
         classes, target_bounds, target, ignore, max_weight, unit_id
-            As for `Schema`. The target, ignored columns and the unit are then no features. Without ``unit_id`` the unit
-            is the draft's, if it names one.
+            As for `Schema`. The target, ignored columns and the unit are then no features. Without ``max_weight`` or
+            ``unit_id`` they are the draft's, if it names them; columns that it ignores are ignored besides.
 
         Raises
         ------
@@ -152,9 +152,12 @@ class SchemaDraft(Mapping[str, Any]):
             numeric = made.type == "numeric"
             own = {"low": made.low, "high": made.high} if numeric else {"classes": made.classes}
             facts |= {"type": made.type, **own}
-        unit_id = self._data.get("unit_id") if unit_id is None else unit_id
+        if max_weight is None:
+            max_weight = self._data.get("max_weight", 1)
+        if unit_id is None:
+            unit_id = self._data.get("unit_id")
         check_unit_id(unit_id)
-        ignored = names_ignored(ignore)
+        ignored = dict.fromkeys([*names_ignored(self._data["ignore"]), *names_ignored(ignore)])
         others = {facts.get("name"), unit_id, *ignored}
         kept = {
             name: features.get(name, spec) for name, spec in given.items() if name not in others
@@ -164,7 +167,7 @@ class SchemaDraft(Mapping[str, Any]):
                 **self._data,
                 "features": kept,
                 "target": facts,
-                "ignore": [*self._data["ignore"], *ignored],
+                "ignore": list(ignored),
                 "max_weight": max_weight,
                 "unit_id": unit_id,
             }

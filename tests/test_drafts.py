@@ -114,6 +114,17 @@ def test_fill_keeps_the_unit_of_a_draft():
     assert filled == Schema({"x": (0, 1)}, classes=[0, 1], target="y", unit_id="who")
 
 
+def test_fill_keeps_what_was_edited_in_a_draft():
+    frame = pd.DataFrame({"x": [0.5], "note": ["a"], "y": [1]})
+    draft = SchemaDraft({**Schema.draft(frame, target="y"), "max_weight": 5, "ignore": ["note"]})
+    known, features = {"classes": [0, 1], "target": "y"}, {"x": (0, 1)}
+    kept = Schema(features, **known, ignore=["note"], max_weight=5)
+    assert draft.fill(features, classes=[0, 1], ignore=["note"]) == kept
+    assert draft.fill(features, classes=[0, 1], ignore=["note"], max_weight=2) == Schema(
+        features, **known, ignore=["note"], max_weight=2
+    )
+
+
 def in_memory():
     frame = pd.DataFrame({"age": [41, 7], "when": pd.to_datetime(["2020-01-01", None])})
     yield frame

@@ -208,6 +208,26 @@ def test_a_fit_whose_client_is_closed_is_charged_once_and_resumed(ledger):
     assert resumed.fit_id_ == charge.fit_id
 
 
+@pytest.mark.parametrize("held_by", ["another cluster", "a client that was closed"])
+def test_rows_that_a_cluster_does_not_hold_are_loaded_again_and_the_fit_resumed(held_by, ledger):
+    with (
+        LocalCluster(n_workers=1, **CLUSTER) as first,
+        LocalCluster(n_workers=1, **CLUSTER) as second,
+    ):
+        client = Client(first)
+        held = client.persist(rows())
+        if held_by == "a client that was closed":
+            client.close()
+        with Client(second if held_by == "another cluster" else first):
+            with pytest.raises(ClusterError, match=f"persisted.* {held_by}"):
+                estimator(ledger=ledger, account="people").fit(*held)
+            (charge,) = charges(ledger)
+            resumed = estimator(ledger=ledger, account="people")
+            resumed.fit(*rows(), resume=charge.fit_id)
+        client.close()
+    assert [entry.fit_id for entry in charges(ledger)] == [resumed.fit_id_]
+
+
 def in_a_loop(cell):
     """Run a cell as a notebook does: in the event loop of an asynchronous client of a cluster elsewhere."""
 

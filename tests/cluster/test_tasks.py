@@ -599,6 +599,34 @@ def test_a_chunk_that_fails_to_load_is_named_without_its_values():
     rounds.close()
 
 
+def unread_once(block, tried, block_info=None):
+    if block_info and block_info[0]["chunk-location"][0] == 2:
+        with open(tried, "a+") as file:
+            file.write("x")
+            file.seek(0)
+            if file.read() == "x":
+                raise OSError
+    return block
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("around", ["rows", "fit"])
+def test_a_chunk_that_cannot_be_read_is_tried_once_whatever_retries_are_asked_for(around, tmp_path):
+    retries = {what: dask.annotate(retries=3 if what == around else 0) for what in ("rows", "fit")}
+    x, y, _ = rows_of("binary")
+    with retries["rows"]:
+        x = da.from_array(x.to_numpy(), chunks=(500, 3)).map_blocks(
+            unread_once, tmp_path / "tried", dtype=float, meta=np.empty((0, 0))
+        )
+    source = read_source(x, da.from_array(y, chunks=500), None, shape_of("binary").schema)
+    rounds = open_rounds(source, shape_of("binary"), Execution(), KEY)
+    with retries["fit"], pytest.raises(ChunkError, match="OSError"):
+        rounds.fingerprint()
+    assert (tmp_path / "tried").read_text() == "x"
+    assert rounds.fingerprint()  # as where the fit is resumed
+    rounds.close()
+
+
 @pytest.mark.usefixtures("client")
 def test_chunks_of_unequal_length_raise_and_log_no_value(caplog):
     x, y, _ = rows_of("binary")

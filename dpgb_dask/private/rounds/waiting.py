@@ -165,8 +165,9 @@ class Waiting:
             if self.client.status == "running" and _id_of_scheduler(self.client) == self._scheduler:
                 return ClusterError(
                     f"Tasks of the fit, or the rows that it reads, were cancelled ({kind}), though the cluster runs: by"
-                    " client.cancel or client.restart, or as the client had lost its connection. Rows that were"
-                    " persisted have to be loaded again; a fit that had begun can be resumed then."
+                    " client.cancel or client.restart, or as the client had lost its connection; or the rows were"
+                    " persisted on another cluster, or by a client that was closed. Rows that were persisted have to be"
+                    " loaded again; a fit that had begun can be resumed then."
                 )
             if self.client.status in ("closing", "closed") and self._answers():
                 return ClusterError(
