@@ -36,7 +36,10 @@ def numeric_edges(feature: Numeric, n_uniform: int) -> NDArray[np.float64]:
     if width <= 0:
         return frozen(np.empty(0))
     if feature.integer and width <= ONE_CELL_EACH:
-        return frozen(np.arange(np.floor(low), np.ceil(high), dtype=np.float64) + 0.5)
+        top = np.ceil(high)
+        halves = np.arange(np.floor(low), top, dtype=np.float64) + 0.5
+        # from 2⁵² on no float lies between two whole numbers: some of these are the same, or the upper bound
+        return frozen(np.unique(halves[halves < top]))
     step, each = FINE // n_uniform, 1 if n_uniform >= DENSE else PER_OCTAVE
     parts = [low + width * (np.arange(step, FINE, step) / FINE)]
     geometric = 2.0 ** (-np.arange(each, GEOMETRIC + 1, each) / PER_OCTAVE)

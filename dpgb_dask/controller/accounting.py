@@ -249,7 +249,9 @@ def distance(min_sigma_bits: int) -> float:
 
 
 def slack(epsilon: float, tau: float) -> float:
-    """Return (1 + e^ε)·τ: what a distance of τ adds to δ at ε."""
+    """Return (1 + e^ε)·τ: what a distance of τ adds to δ at ε; 0 of no distance, whatever ε is."""
+    if tau == 0:
+        return 0.0
     return math.inf if epsilon > 700 else (1 + math.exp(epsilon)) * tau * (1 + 1e-12)
 
 

@@ -16,6 +16,8 @@ FEATURES = {
     "a value each": Numeric(17, 90, integer=True),
     "wide integers": Numeric(0, 100_000, integer=True),
     "constant": Numeric(2, 2),
+    "without floats between": Numeric(2**53 - 10, 2**53, integer=True),
+    "far whole numbers": Numeric(2**59, 2**59 + 128, integer=True),
 }
 
 

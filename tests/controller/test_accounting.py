@@ -155,6 +155,12 @@ def test_slack_and_distance_are_rounded_up_and_by_no_more_than_they_say():
             assert exact < Decimal(accounting.distance(bits)) < exact * Decimal("1.00000000001")
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 700.0, 701.0, 1e300])
+def test_no_distance_has_no_slack(epsilon):
+    """Infinity, for a fit of pure privacy, could be written to no file."""
+    assert accounting.slack(epsilon, 0.0) == 0.0
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 25.0, 50.0])
 def test_min_sigma_keeps_slack_below_a_thousandth(epsilon):
     bits = accounting.min_sigma_bits_for(epsilon, 1e-6)

@@ -130,7 +130,8 @@ def test_texts_that_spell_numbers_are_read_as_numbers(content, tmp_path):
         "7", "007", " 7.0 ", "7e0", "seven", "7 seven", "", "NA", "None", "nan", "true", "inf", "-inf", None, 7, 7.0,
         0.1, np.nextafter(0.1, 1), 2**53 + 1, 2**62, 1, 0, -1e300, 1e300, "blue", "Blue", "BLUE ", 0.3, 0.1 + 0.2,
         "9007199254740991", "9007199254740993", "-9007199254740993", " 9007199254740993 ", "9007199254740993.5",
-        "9223372036854775807", "9223372036854775808", "9" * 30, "12abc", "9007199254740993abc",
+        "9223372036854775807", "9223372036854775808", "9" * 30, "12abc", "9007199254740993abc", b"7", b"0.3", b"seven",
+        b"true", b"-inf", b"",
     ]  # fmt: skip
     if not ROUNDED:
         values.remove("9007199254740993.5")  # beside an edge of bins

@@ -76,6 +76,41 @@ def test_duckdb_tells_numbers_of_single_precision_apart(classifier, tmp_path):
         assert (out["score"] * SCORE_ONE).tolist() == want.tolist()
 
 
+@pytest.mark.parametrize("kind", ["VARCHAR", "BLOB", "ENUM"])
+def test_duckdb_reads_numbers_in_texts_of_every_type(classifier, kind, tmp_path):
+    """A categorical column of pandas is an ENUM there, whose values are read as any text is."""
+    schema = Schema({"x": (-5, 2000), "c": [7, 0, 1000]}, classes=[0, 1])
+    edges = np.array([-1.0, 0.0, 0.5, 1.0, 7.0, 999.0])
+    bins = (
+        FeatureBins(edges, None, 8),
+        FeatureBins(None, np.arange(5, dtype=np.uint8), 5),
+    )
+    tables = (
+        np.arange(8, dtype=np.int32)[:, None] * 10,
+        np.arange(5, dtype=np.int32)[:, None] * 100,
+    )
+    model = Model(bins, np.zeros(1, np.int32), tables, link="logit")
+    content = Content(model, schema, classifier.privacy_report_, BinShares.of(bins, ()))
+    to_sql(content, tmp_path / "q.sql", dialect="duckdb", keep=["key"])
+    texts = [
+        "7", "007", " 7.0 ", "true", "FALSE", "tRuE", "1_000", "1e3", "seven", "", "NA", "inf", "-inf", "+7", None,
+    ]  # fmt: skip
+    connection = duckdb.connect()
+    connection.register("given", pd.DataFrame({"x": texts, "key": range(len(texts))}))
+    type_ = kind
+    if kind == "ENUM":
+        connection.execute("CREATE TYPE own AS ENUM (SELECT x FROM given WHERE x IS NOT NULL)")
+        type_ = "own"
+    connection.execute(
+        f"CREATE TABLE rows AS SELECT CAST(x AS {type_}) AS x, CAST(x AS {type_}) AS c, key FROM given"
+    )
+    query = (tmp_path / "q.sql").read_text(encoding="utf-8")
+    out = connection.execute(query).df().sort_values("key")
+    connection.close()
+    want = raw_scores(model, schema, pd.DataFrame({"x": texts, "c": texts}, dtype=object))[:, 0]
+    assert (out["score"] * SCORE_ONE).tolist() == want.tolist()
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
 def test_scores_of_real_sets_are_the_same(real, tmp_path, dialect):
     check(*real, tmp_path / "model.sql", dialect)

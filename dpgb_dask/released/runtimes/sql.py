@@ -55,11 +55,12 @@ class _SQLite:
 
         Whole numbers are compared exactly, and from 2⁵³ on few of them equal their floating-point number.
         """
-        low = f"lower(CAST({x} AS TEXT))"
+        text = f"CAST({x} AS TEXT)"  # of bytes too, which equal no number
+        low = f"lower({text})"
         infinite = ", ".join(map(_literal, INFINITIES))
         return (
-            f"CASE WHEN typeof({x}) IN ('integer', 'real') OR {x} = CAST({x} AS REAL) OR {x} = CAST({x} AS INTEGER)"
-            f" THEN CAST({x} AS REAL)"
+            f"CASE WHEN typeof({x}) IN ('integer', 'real') OR {text} = CAST({x} AS REAL)"
+            f" OR {text} = CAST({x} AS INTEGER) THEN CAST({x} AS REAL)"
             f" WHEN {low} = 'true' THEN 1.0 WHEN {low} = 'false' THEN 0.0"
             f" WHEN {low} IN ({infinite}) THEN 9e999 WHEN {low} IN ('-inf', '-infinity') THEN -9e999 END"
         )
@@ -97,13 +98,14 @@ class _DuckDB:
     has_exp = True
 
     def number(self, x: str) -> str:
-        """Return the number of a value; a text that is none, and NaN, give NULL."""
+        """Return the number of a value; a text that is none, and NaN, give NULL. The values of an ENUM are texts."""
         text = f"CAST({x} AS VARCHAR)"
         low, infinite = f"lower({text})", ", ".join(map(_literal, INFINITIES))
         read = f"TRY_CAST({x} AS DOUBLE)"
+        is_text = f"(typeof({x}) IN ('VARCHAR', 'BLOB') OR starts_with(typeof({x}), 'ENUM('))"
         trimmed = f"TRY_CAST(regexp_replace({text}, '[ \\t\\n\\v\\f\\r]', '', 'g') AS DOUBLE)"
         return (
-            f"CASE WHEN typeof({x}) <> 'VARCHAR' THEN CASE WHEN isnan({read}) THEN NULL ELSE {read} END"
+            f"CASE WHEN NOT {is_text} THEN CASE WHEN isnan({read}) THEN NULL ELSE {read} END"
             f" WHEN regexp_full_match({text}, {_literal(NUMBER)}) THEN {trimmed}"
             f" WHEN {low} = 'true' THEN 1e0 WHEN {low} = 'false' THEN 0e0"
             f" WHEN {low} IN ({infinite}) THEN CAST('inf' AS DOUBLE)"
