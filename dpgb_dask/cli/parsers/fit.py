@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         choices=names.FEW_ROWS,
         default="stop",
         help="where the released number of rows cannot be told from none: stop with the start model, charge what was"
-        " opened, exit code 4 (default), or continue",
+        " opened, exit code 4 (default), or continue; recipes that release no number of rows go on",
     )
     fit.add_argument(
         "--ledger", metavar="URL", help="ledger to charge, such as sqlite:///budget.db"
