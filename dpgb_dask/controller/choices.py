@@ -55,7 +55,7 @@ from dpgb_dask.contracts.queries import SLOPE_BITS, ChoiceQuery, SharedChoiceQue
 from dpgb_dask.controller.laplace import exp_minus, exp_minus_one, mask_of, uniform_small
 from dpgb_dask.controller.words import EXHAUSTED, Words, collect
 from dpgb_dask.errors import PlanError
-from dpgb_dask.kernels import kernel
+from dpgb_dask.kernels import inner, kernel, readable
 from dpgb_dask.losses import GRAD_BITS
 
 # gains are clipped at CAP * gain_range, which no node of fewer than 2**30 rows reaches
@@ -122,6 +122,40 @@ def _fill_choices(
         out[i] = value
         position = following
     return out.size, position
+
+
+@inner
+def _absolute(grad: int, second: int, slope: int, most: int) -> int:
+    """Return |A·G - r·S| of one child and score."""
+    grad, second = min(max(grad, -most), most), min(max(second, -most), most)
+    return abs((grad << SLOPE_BITS) - slope * second)
+
+
+@kernel
+def _add_absolute(
+    sums: NDArray[np.int64],  # IN (n_nodes, n_cells, n_scores, 2)
+    n_levels: NDArray[np.int64],  # IN (n_features,), n_cells in all
+    slope: NDArray[np.int64],  # IN (n_nodes, n_scores)
+    most: int,  # at which a sum is clipped
+    out: NDArray[np.int64],  # IN OUT (n_groups, n_candidates)
+) -> None:
+    """Add |A·G - r·S| of both children of every node and score to the candidates of the node's group."""
+    n_nodes, _, n_scores, _ = sums.shape
+    total, left = np.empty((n_scores, 2), np.int64), np.empty((n_scores, 2), np.int64)
+    for v in range(n_nodes):
+        total[:] = sums[v, : n_levels[0]].sum(axis=0)
+        cell, candidate, score = 0, 0, out[v * out.shape[0] // n_nodes]
+        for n in n_levels:
+            left[:] = 0
+            for level in range(cell, cell + n - 1):
+                for k in range(n_scores):
+                    left[k, 0] += sums[v, level, k, 0]
+                    left[k, 1] += sums[v, level, k, 1]
+                    right_grad, right_second = total[k, 0] - left[k, 0], total[k, 1] - left[k, 1]
+                    score[candidate] += _absolute(left[k, 0], left[k, 1], slope[v, k], most)
+                    score[candidate] += _absolute(right_grad, right_second, slope[v, k], most)
+                candidate += 1
+            cell += n
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,22 +314,11 @@ class SharedChoice:
         """Return u, (n_groups, n_candidates) int64. Private."""
         query = self.query
         nodes = sums.reshape(query.splits.n_leaves, sum(query.n_levels), query.n_scores, 2)
-        levels = np.split(nodes, np.cumsum(query.n_levels)[:-1], axis=1)
-        total = levels[0].sum(axis=1)
-        scores = []
-        for level in levels:  # one feature after the other, which bounds the memory
-            # of each candidate, the sums of its left child: (n_candidates, n_nodes, n_scores, 2)
-            left = np.cumsum(level, axis=1)[:, :-1].swapaxes(0, 1)
-            score = self._absolute(left) + self._absolute(total - left)
-            in_groups = (len(left), query.n_groups, query.slope.size // query.n_groups)
-            scores.append(score.reshape(in_groups).sum(axis=2))
-        return np.ascontiguousarray(np.concatenate(scores).T)
-
-    def _absolute(self, child: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return |A·G - r·S| of one child of every node, (n_candidates, n_nodes, n_scores)."""
-        most = MOST_SUM // (self.query.slope.size // self.query.n_groups)
-        clipped = np.clip(child, -most, most)
-        return np.abs((clipped[..., 0] << SLOPE_BITS) - self.query.slope * clipped[..., 1])
+        nodes = readable("sums", nodes, np.int64, 4)
+        scores = np.zeros((query.n_groups, len(query.candidates[0])), np.int64)
+        most = MOST_SUM // (query.slope.size // query.n_groups)
+        _add_absolute(nodes, np.array(query.n_levels), query.slope, most, scores)
+        return scores
 
 
 def _divisor(label: str, most: int, epsilon: Fraction) -> int:

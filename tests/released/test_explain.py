@@ -173,6 +173,20 @@ def test_contributions_add_up_to_the_score(model, shares, binary_schema, rows):
     )
 
 
+def test_rows_one_by_one_take_the_model_apart_once(model, shares, binary_schema, rows, monkeypatch):
+    whole = explain_local(model, shares, binary_schema, rows)
+    start, made = whole.intercept_steps.tolist(), []
+    name = "dpgb_dask.released.explain.local.decompose"
+    monkeypatch.setattr(name, lambda *of: made.append(of) or decompose(*of))
+    other = replace(model, intercept=model.intercept + 5)
+    for k in range(20):
+        one = explain_local(other, shares, binary_schema, rows.iloc[k : k + 1])
+        np.testing.assert_array_equal(one.steps[0], whole.steps[0][k : k + 1])
+        assert one.intercept_steps.tolist() == [number + 5 for number in start]
+        one.intercept_steps[:] = 0  # the caller's own
+    assert len(made) == 1
+
+
 def test_contributions_are_lazy_on_dask(model, shares, binary_schema, rows):
     given = dd.from_pandas(rows, npartitions=3)
     local = explain_local(model, shares, binary_schema, given, scale=2.0)
