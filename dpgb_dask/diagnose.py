@@ -492,9 +492,8 @@ def _composed(text: str) -> str:
 
 def _shown(value: Any) -> str:
     try:
-        told = isinstance(
-            value, str | np.datetime64
-        )  # a date of nanoseconds is Python's number of them
+        # a date of nanoseconds is Python's number of them
+        told = isinstance(value, str | np.datetime64)
         text = repr(str(value) if told else python_scalar(value))
     except Exception:  # an object's own conversion to text may fail
         text = f"<{type(value).__name__}>"

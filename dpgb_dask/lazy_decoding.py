@@ -26,7 +26,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import FARTHEST, alike, span_of
-from dpgb_dask.encoding.columns import of_pandas
+from dpgb_dask.encoding.columns import series_of
 from dpgb_dask.encoding.frames import (
     as_it_is,
     given_expr,
@@ -249,7 +249,7 @@ def total_values(data: xr.DataArray) -> Any:
     """
     check_calendar(data)
     variable = data.variable
-    if (column := of_pandas(variable)) is not None:
+    if (column := series_of(variable)) is not None:
         return column
     if variable.chunks is None:
         loaded = getattr(variable, "_in_memory", True)

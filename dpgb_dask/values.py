@@ -51,6 +51,7 @@ class ExactId(str):
 # of other types are never compared with each other, as the __eq__ of a foreign type may return anything.
 PLAIN = frozenset({str, ExactId, bytes, int, float, bool, type(None)})
 TEXTS = (str, ExactId, bytes)  # the same text has the same hash in all three
+BYTES = (bytearray, memoryview)  # as which the readers of some databases give them: `plain_bytes`
 UNREADABLE = object()  # stands for a value that raises when it is read from its column
 
 
@@ -122,7 +123,7 @@ def is_a(value: Any, kind: Any) -> bool:
 
 def as_text(value: Any) -> str | None:
     """Return text and bytes (UTF-8) as text without trailing NUL characters, and None for any other value."""
-    if type(value) in (bytearray, memoryview):
+    if type(value) in BYTES:
         value = plain_bytes(value)
     if is_a(value, bytes):
         value = bytes.decode(value, "utf-8", "surrogateescape")
@@ -134,7 +135,7 @@ def as_text(value: Any) -> str | None:
 
 
 def plain_bytes(value: bytearray | memoryview) -> bytes | None:
-    """Return bytes that the readers of some databases give as another type; None of a view of anything else."""
+    """Return the bytes of a value of `BYTES`; None of a view of anything else."""
     try:
         view = memoryview(value)
         return bytes(view) if view.format == "B" else None

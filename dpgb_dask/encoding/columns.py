@@ -122,9 +122,8 @@ def objects(column: Any) -> list[Any]:
     # of Python's last hours, as New York's clocks tell them, pandas makes no value in New York's time
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         column = getattr(column, "array", column).tz_convert("UTC")
-    if kind.startswith(
-        "dictionary<values=timestamp"
-    ):  # whose own values pandas makes of Python's dates
+    # of listed dates pandas makes Python's, which end in the year 9999
+    if kind.startswith("dictionary<values=timestamp"):
         values = getattr(column, "array", column).__arrow_array__()
         return objects(pd.arrays.ArrowExtensionArray(values.cast(values.type.value_type)))
     if kind.startswith("timestamp"):
@@ -188,7 +187,7 @@ def _item(items: Any, k: int) -> Any:
         return UNREADABLE
 
 
-def of_pandas(variable: Any) -> pd.Series | None:
+def series_of(variable: Any) -> pd.Series | None:
     """Return a variable of xarray as a series if it is in memory and of a type of pandas; None for any other."""
     return pd.Series(variable.data) if is_extension_array_dtype(variable.dtype) else None
 

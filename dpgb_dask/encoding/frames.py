@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.encoding.columns import existing, native, objects
 from dpgb_dask.graph_parts import rebuilt
-from dpgb_dask.values import MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text, plain_bytes
+from dpgb_dask.values import BYTES, MOST_LEVELS, MOST_PARTS, cells, is_a, parts_of_text, plain_bytes
 
 # operations that do not change values
 THROUGH = frozenset({
@@ -68,7 +68,6 @@ FILES_PER_TASK = 20  # whose statistics a task reads, as in Dask
 
 # objects of which pandas makes columns of another type, if there are no others, and bytes of other types; their own
 # text is read otherwise
-BYTES = (bytearray, memoryview)
 TYPED = (datetime.date, np.datetime64, datetime.timedelta, np.timedelta64, np.floating, *BYTES)
 
 # types of NumPy that pandas holds as they are, whatever the values

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpgb_dask.cf_decoding import dims_of
 from dpgb_dask.contracts.schema import Schema
-from dpgb_dask.encoding.columns import as_array, n_rows, of_pandas
+from dpgb_dask.encoding.columns import as_array, n_rows, series_of
 from dpgb_dask.encoding.frames import (
     as_given,
     as_made,
@@ -389,7 +389,7 @@ def _values_of(data: xr.DataArray) -> Any:
     """Return the values of an xarray variable: NumPy, Dask, or a series where they are of a type of pandas."""
     check_calendar(data)
     variable = data.variable
-    if (column := of_pandas(variable)) is not None:
+    if (column := series_of(variable)) is not None:
         return column
     # xarray reads other arrays lazily from a file
     loaded = variable.chunks is not None or getattr(variable, "_in_memory", True)
